@@ -1,0 +1,133 @@
+"""Speed and peak memory of ninfer-convert on a synthetic checkpoint of some gigabytes.
+
+    python benchmarks/convert_memory.py [--layers 4] [--jobs 1,2] [--recipe qwen3_8_27b]
+
+The weights have the widths of the 27B models and random values; tokenizer files are those of the
+tiny test model. Each conversion runs in a process of its own, whose peak resident memory is
+measured. The checkpoint is made in a temporary folder and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
+from ninfer_quant.pipeline.run import RunOptions, run_conversion
+from ninfer_quant.pipeline.verify import VerifyMode
+from ninfer_quant.recipes.loading import load_recipe
+from ninfer_runtime.models.registry import find_architecture
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ROOT / "tests/data/tiny-model/checkpoint"
+BLOCK_ELEMENTS = 1 << 22
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "hidden_size": 5120,
+    "vocab_size": 40960,
+    "max_position_embeddings": 262144,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rope_parameters": {"rope_theta": 1e7, "mrope_section": [11, 11, 10]},
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "intermediate_size": 17408,
+}
+
+
+def make_checkpoint(folder: Path, layers: int) -> int:
+    """Write a checkpoint of random bf16 weights; returns the size of the weights in bytes."""
+    config = CONFIG | {"num_hidden_layers": layers}
+    for path in TINY.iterdir():
+        if path.suffix in (".json", ".jinja"):
+            shutil.copy(path, folder)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    architecture = find_architecture("Qwen3_5ForCausalLM")
+    configs = architecture.component_configs(config, ("text",))
+    views = architecture.source_views(configs, ("model.embed_tokens.weight",)).values()
+    shapes = {view.tensor: view.tensor_shape for view in views}
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape))
+        entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
+        header[name] = entry
+        end += size
+    text = json.dumps(header).encode()
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal(BLOCK_ELEMENTS, np.float32) * np.float32(0.02)
+    block = values.astype(ml_dtypes.bfloat16).tobytes()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for begin in range(0, end, len(block)):
+            file.write(block[: end - begin])
+    return end
+
+
+def convert(
+    checkpoint: Path, output: Path, recipe: str, jobs: int, verify: VerifyMode
+) -> dict[str, Any]:
+    """Convert in this process and measure it."""
+    before = peak_bytes()
+    started = time.perf_counter()
+    request = ConversionRequest(model=checkpoint, recipe=load_recipe(recipe))
+    options = RunOptions(output, jobs=jobs, verify=verify, force=True)
+    run_conversion(plan_conversion(request), options, lambda num_bytes, item: None)
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "peak_bytes": peak_bytes(), "peak_bytes_before": before}
+
+
+def peak_bytes() -> int:
+    """Largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    """Run the benchmark; prints one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--jobs", default="1,2")
+    parser.add_argument("--recipe", default="qwen3_8_27b")
+    parser.add_argument("--verify", default="sample", choices=["none", "sample", "full"])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "checkpoint"
+        checkpoint.mkdir()
+        source_bytes = make_checkpoint(checkpoint, options.layers)
+        runs = []
+        for jobs in map(int, options.jobs.split(",")):
+            arguments = (
+                checkpoint,
+                Path(folder) / "out.ninfer",
+                options.recipe,
+                jobs,
+                options.verify,
+            )
+            # A fresh interpreter: nothing of this process counts as memory of the conversion.
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                run = pool.apply(convert, arguments)
+            speed = source_bytes / run["seconds"] / 1e6
+            runs.append({"jobs": jobs, "source_mb_per_s": round(speed, 1), **run})
+    document = {"source_bytes": source_bytes, "recipe": options.recipe, "runs": runs}
+    print(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

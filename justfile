@@ -1,0 +1,51 @@
+# List the recipes.
+default:
+    @just --list
+
+# Install everything into .venv; `just sync cuda13` adds CuPy for CUDA 13.
+sync extra="":
+    uv sync --all-packages {{ if extra == "" { "" } else { "--extra " + extra } }}
+
+# Format the code.
+fmt:
+    uv run --no-sync ruff format .
+    uv run --no-sync ruff check --fix .
+
+# Fail if the code is not formatted.
+fmt-check:
+    uv run --no-sync ruff format --check .
+
+# Static checks of style and of common mistakes.
+lint:
+    uv run --no-sync ruff check .
+
+# Static types: strict for the packages, checked bodies for the tests.
+types:
+    uv run --no-sync mypy
+
+# Which package may import which.
+imports:
+    uv run --no-sync lint-imports
+
+# The tests that need no GPU.
+test *args:
+    uv run --no-sync pytest {{ args }}
+
+# Speed of the CPU path with the built-in model.
+bench-cpu *args:
+    uv run --no-sync python benchmarks/cpu_decode.py {{ args }}
+
+# Rebuild the model that ninfer-runtime ships.
+builtin-model *args:
+    uv run --no-sync python tools/build_builtin_model.py {{ args }}
+
+# Everything that CI runs.
+check: fmt-check lint types imports test
+
+# Build the wheels of all packages.
+build:
+    uv build --all-packages
+
+# Remove caches and build results.
+clean:
+    rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Lazy readers of source checkpoints."""

@@ -1,0 +1,51 @@
+"""Output files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ninfer_format.errors import UsageError
+from ninfer_format.publish import StagedFiles
+
+
+def refuse_existing(path: Path, *, force: bool = False) -> None:
+    """Refuse an output path that exists already.
+
+    Args:
+        path: Where the output will go.
+        force: The user allowed an existing file to be replaced.
+
+    Raises:
+        UsageError: The path exists and `force` is not set, or is a folder.
+    """
+    if path.is_dir():
+        raise UsageError("output path is a folder", path=path)
+    if not force and (path.exists() or path.is_symlink()):
+        raise UsageError(
+            "output exists already", path=path, hint="choose another path or give --force"
+        )
+
+
+@contextmanager
+def new_output(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+    """Open a temporary sibling of `path` that becomes `path` when the block succeeds.
+
+    Args:
+        path: The file to write.
+        force: Replace an existing file.
+
+    Yields:
+        A binary file. After an exception nothing remains of it.
+    """
+    refuse_existing(path, force=force)
+    with StagedFiles() as staged:
+        with os.fdopen(staged.create(path), "wb", closefd=False) as file:
+            yield file
+        if force:
+            staged.publish_replacing()
+        else:
+            staged.publish_new()

@@ -1,0 +1,104 @@
+"""How a command ends: exit codes and error lines."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from ninfer_format.commandline.terminal import Terminal
+from ninfer_format.errors import ExitCode, NInferError, UsageError
+
+
+class InternalError(NInferError):
+    """Something that should not happen: a fault of ours, not of the input."""
+
+    code = "internal"
+    exit_code = ExitCode.INTERNAL
+
+
+class FileSystemError(NInferError):
+    """The operating system refused to read or write a file."""
+
+    code = "io"
+    exit_code = ExitCode.FAILED
+
+
+def run(command: click.Command, schema: str, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run `command` and end the process with the right exit code.
+
+    Args:
+        command: The click command or group.
+        schema: Name and version of its JSON document, used for errors that come before options
+            are read.
+        arguments: Command line without the program's name; ``sys.argv[1:]`` when absent.
+    """
+    _speak_utf8()
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    terminal = Terminal(schema=schema, json="--json" in arguments, debug="--debug" in arguments)
+    try:
+        result = command.main(args=list(arguments), standalone_mode=False)
+    except click.exceptions.Exit as exit_request:
+        _leave(exit_request.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        _leave(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        _leave_broken_pipe()
+    except Exception as error:
+        _leave(_report(terminal, error))
+    _leave(result if isinstance(result, int) else ExitCode.OK)
+
+
+def _speak_utf8() -> None:
+    """Print UTF-8 whatever the locale says; what cannot be encoded is replaced."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def _report(terminal: Terminal, error: Exception) -> ExitCode:
+    if terminal.debug:
+        traceback.print_exception(error)
+    known = _as_ninfer_error(error)
+    terminal.fail(known)
+    return known.exit_code
+
+
+def _as_ninfer_error(error: Exception) -> NInferError:
+    if isinstance(error, NInferError):
+        return error
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+        return UsageError(message[:1].lower() + message[1:])
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return FileSystemError(reason.lower(), path=error.filename)
+    if isinstance(error, MemoryError):
+        known: NInferError = InternalError("out of host memory")
+        known.exit_code = ExitCode.CAPACITY
+        return known
+    return InternalError(
+        f"internal error: {type(error).__name__}: {error}", hint="run again with --debug"
+    )
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        if sys.stdout is not None:  # None: closed before the process began
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_broken_pipe()
+    sys.exit(int(code))
+
+
+def _leave_broken_pipe() -> NoReturn:
+    # The interpreter flushes stdout once more at exit; point it at nothing so that it stays quiet.
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(int(ExitCode.FAILED))

@@ -1,0 +1,1 @@
+"""The container: header, JSON directory and logical payload over one or more files."""

@@ -1,0 +1,1 @@
+"""Reference encoders: from values to the words of a format (formats specification, section 8)."""

@@ -1,0 +1,1 @@
+"""What ``ninfer-inspect`` shows of an artifact, as data, as tables and as JSON."""

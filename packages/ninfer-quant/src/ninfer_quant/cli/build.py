@@ -1,0 +1,252 @@
+"""``ninfer-convert build``: one checkpoint to one artifact."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ninfer_format.commandline import (
+    SIZE,
+    GroupedCommand,
+    Progress,
+    Terminal,
+    common_options,
+    format_bytes,
+)
+from ninfer_format.errors import UsageError
+from ninfer_quant.cli.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from ninfer_quant.pipeline.conversion import Conversion, ConversionRequest
+    from ninfer_quant.pipeline.run import RunOptions
+
+COMPONENTS = ("text", "vision", "mtp")
+
+HEADINGS = {
+    "Input": ("model", "recipe", "override", "components", "resource"),
+    "Output": ("out", "force", "name", "max_file_bytes", "artifact_id"),
+    "Work": ("rows_per_chunk", "jobs", "verify", "plan"),
+}
+
+
+def _default_jobs() -> int:
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+@click.command(
+    cls=GroupedCommand,
+    headings=HEADINGS,
+    epilog="""\b
+Examples:
+  ninfer-convert build --model Qwen3.8-27B --recipe qwen3_8_27b \\
+      --components text,vision,mtp --out qwen3_8_27b.ninfer
+  ninfer-convert --model Qwen3.8-27B --recipe qwen3_8_27b --plan
+  ninfer-convert --model DIR --recipe mine.py:configure --out mine.ninfer""",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Checkpoint folder: config.json, Safetensors weights, tokenizer files.",
+)
+@click.option(
+    "--recipe",
+    required=True,
+    metavar="NAME|FILE",
+    help="Built-in recipe, or FILE.py[:FUNC] with a function configure(model, recipe, sources).",
+)
+@click.option(
+    "--override",
+    multiple=True,
+    metavar="FILE",
+    help="FILE.py[:FUNC] that runs after the recipe; repeatable.",
+)
+@click.option(
+    "--components",
+    default="text",
+    show_default=True,
+    metavar="LIST",
+    help=f"Comma list of {', '.join(COMPONENTS)}.",
+)
+@click.option(
+    "--resource",
+    multiple=True,
+    metavar="ROLE=PATH",
+    help="File to store instead of the checkpoint's own, for example "
+    "chat_template.jinja=t.jinja; repeatable.",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Artifact to write.")
+@click.option("--force", is_flag=True, help="Replace an existing artifact and its report.")
+@click.option("--name", metavar="TEXT", help="Public model name.  [default: from the checkpoint]")
+@click.option(
+    "--max-file-bytes",
+    type=SIZE,
+    default=32_000_000_000,
+    show_default=True,
+    help="Longest file; more goes to FILE.part-0001 and so on.",
+)
+@click.option(
+    "--artifact-id",
+    metavar="HEX",
+    help="32 hex digits that identify the artifact, for reproducible bytes.  [default: random]",
+)
+@click.option(
+    "--rows-per-chunk",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    help="Matrix rows that a worker holds in memory at once.",
+)
+@click.option(
+    "--jobs",
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Worker threads.  [default: half the processors]",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["none", "sample", "full"]),
+    default="sample",
+    show_default=True,
+    help="Read the result back and compare some rows of every object, or all.",
+)
+@click.option("--plan", is_flag=True, help="Show what would be written; write nothing.")
+@common_options(SCHEMA)
+def build(terminal: Terminal, **options: Any) -> None:
+    """Convert a checkpoint to an artifact.
+
+    Beside FILE a report FILE.conversion.json is written. Existing files are not replaced unless
+    --force is given, and a failure or an interruption leaves nothing behind.
+    """
+    from ninfer_quant.pipeline.conversion import plan_conversion
+
+    request = _request(options)
+    run_options = None if options["plan"] else _run_options(options)
+    conversion = plan_conversion(request)
+    for change in conversion.resources.changes:
+        terminal.detail(change)
+    if run_options is None:
+        _show_plan(terminal, conversion)
+    else:
+        _convert(terminal, conversion, run_options)
+
+
+def _request(options: dict[str, Any]) -> ConversionRequest:
+    from ninfer_quant.pipeline.conversion import ConversionRequest
+    from ninfer_quant.recipes.loading import load_recipe
+
+    if options["name"] == "":
+        raise UsageError("--name must not be empty")
+    return ConversionRequest(
+        model=options["model"].expanduser(),
+        recipe=load_recipe(options["recipe"]),
+        overrides=tuple(load_recipe(reference) for reference in options["override"]),
+        components=_components(options["components"]),
+        resources=_resources(options["resource"]),
+        name=options["name"],
+        rows_per_chunk=options["rows_per_chunk"],
+        max_file_bytes=options["max_file_bytes"],
+    )
+
+
+def _run_options(options: dict[str, Any]) -> RunOptions:
+    from ninfer_quant.pipeline.run import RunOptions
+
+    if options["out"] is None:
+        raise UsageError("--out is missing", hint="give --out FILE, or --plan to write nothing")
+    return RunOptions(
+        output=options["out"].expanduser(),
+        force=options["force"],
+        jobs=options["jobs"] or _default_jobs(),
+        verify=options["verify"],
+        artifact_id=_artifact_id(options["artifact_id"]),
+    )
+
+
+def _components(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in COMPONENTS:
+            raise UsageError(
+                f"--components {text}: unknown component {name!r}",
+                hint=f"components are {', '.join(COMPONENTS)}",
+            )
+    if len(set(names)) != len(names):
+        raise UsageError(f"--components {text} names a component twice")
+    if "text" not in names:
+        raise UsageError(f"--components {text} lacks text, which every artifact has")
+    return names
+
+
+def _resources(assignments: tuple[str, ...]) -> dict[str, Path]:
+    resources: dict[str, Path] = {}
+    for assignment in assignments:
+        role, equals, path = assignment.partition("=")
+        if not (role and equals and path):
+            raise UsageError(f"--resource {assignment!r} is not ROLE=PATH")
+        if role in resources:
+            raise UsageError(f"--resource {role} is given twice")
+        resources[role] = Path(path).expanduser()
+    return resources
+
+
+def _artifact_id(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        artifact_id = bytes.fromhex(text)
+    except ValueError:
+        artifact_id = b""
+    if len(text) != 32 or len(artifact_id) != 16:
+        raise UsageError(f"--artifact-id {text!r} is not 32 hex digits")
+    return artifact_id
+
+
+def _show_plan(terminal: Terminal, conversion: Conversion) -> None:
+    from ninfer_quant.cli.plan_table import plan_document, plan_lines
+
+    for warning in conversion.warnings:
+        terminal.warn(warning)
+    document = plan_document(conversion)
+    if terminal.json:
+        terminal.print_json(document)
+    else:
+        click.echo("\n".join(plan_lines(document)))
+
+
+def _convert(terminal: Terminal, conversion: Conversion, options: RunOptions) -> None:
+    from ninfer_quant.pipeline.run import run_conversion, work_bytes
+
+    total = work_bytes(conversion, options)
+    with Progress(terminal, "converting", total=total, unit="bytes") as progress:
+        report = run_conversion(conversion, options, progress.advance)
+    for warning in report["warnings"]:
+        terminal.warn(warning)
+    terminal.note(
+        f"wrote {options.output}: {format_bytes(report['payload_bytes'])} in "
+        f"{report['objects']} objects, {report['seconds']:.1f} s"
+    )
+    if terminal.json:
+        terminal.print_json(_summary(report))
+
+
+def _summary(report: dict[str, Any]) -> dict[str, Any]:
+    keys = (
+        "output",
+        "name",
+        "artifact_id",
+        "parameters",
+        "uses",
+        "objects",
+        "formats",
+        "payload_bytes",
+        "files",
+        "verify",
+        "warnings",
+        "seconds",
+    )
+    return {key: report[key] for key in keys}

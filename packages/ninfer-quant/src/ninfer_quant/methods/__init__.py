@@ -1,0 +1,1 @@
+"""Methods: how the values of a parent object become the words of its format."""

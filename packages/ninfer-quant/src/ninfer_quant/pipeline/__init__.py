@@ -1,0 +1,1 @@
+"""From a recipe to a file: preparation, execution, verification, report."""

@@ -1,0 +1,1 @@
+"""Recipes: which logical parameter gets which format, by which method."""

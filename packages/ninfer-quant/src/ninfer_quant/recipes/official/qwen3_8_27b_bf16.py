@@ -1,0 +1,16 @@
+"""Qwen3.8-27B: everything in BF16, as the checkpoint has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ninfer_format import SafetensorsCheckpoint
+from ninfer_quant.recipes.api import Recipe
+from ninfer_quant.recipes.model import Model
+from ninfer_quant.recipes.official.assignments import keep_controls_direct, require_dense
+
+
+def configure(model: Model, recipe: Recipe, sources: Mapping[str, SafetensorsCheckpoint]) -> None:
+    """Keep the direct formats that every parameter starts with."""
+    require_dense(model)
+    keep_controls_direct(model, recipe)

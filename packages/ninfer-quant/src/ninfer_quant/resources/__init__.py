@@ -1,0 +1,1 @@
+"""The files beside the weights: found, checked and normalised for the artifact."""

@@ -1,0 +1,79 @@
+"""The options that say which model runs and where, and how their defaults are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ninfer_format.commandline import Terminal
+
+if TYPE_CHECKING:
+    from ninfer_runtime.engine.options import Backend
+
+R = TypeVar("R")
+
+MODEL_OPTION_NAMES = ("backend", "device")
+
+
+def model_options(
+    option_class: type[click.Option] = click.Option,
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Add MODEL, ``--backend`` and ``--device`` to a click command.
+
+    Args:
+        option_class: Class of the options.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        function = click.option(
+            "--device",
+            cls=option_class,
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Number of the device among those of its kind.",
+        )(function)
+        function = click.option(
+            "--backend",
+            cls=option_class,
+            type=click.Choice(["auto", "cpu", "cuda"]),
+            help="What executes the model.  [default: NINFER_BACKEND, else auto]",
+        )(function)
+        return click.argument(
+            "model", required=False, type=click.Path(path_type=Path), metavar="[MODEL.ninfer]"
+        )(function)
+
+    return decorate
+
+
+def choose_model(terminal: Terminal, named: Path | None) -> Path:
+    """Find the artifact: the one that is named, else NINFER_MODEL, else the built-in one.
+
+    Raises:
+        UsageError: NINFER_MODEL is empty.
+        StartupError: ``model_missing``: the built-in model is not installed.
+    """
+    from ninfer_runtime import builtin_model, environment
+
+    if named is not None:
+        return named.expanduser()
+    configured = environment.model()
+    if configured is not None:
+        return configured
+    built_in = builtin_model.path()
+    terminal.note(f"no MODEL given: using the built-in model {built_in.stem}")
+    return built_in
+
+
+def choose_backend(named: Backend | None) -> Backend:
+    """Take the backend that is named, else NINFER_BACKEND, else ``auto``.
+
+    Raises:
+        UsageError: NINFER_BACKEND is empty or unknown.
+    """
+    from ninfer_runtime import environment
+
+    return named or environment.backend() or "auto"

@@ -1,0 +1,179 @@
+"""``ninfer-perplexity``: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ninfer_format.commandline import (
+    GroupedCommand,
+    Progress,
+    Terminal,
+    common_options,
+    run,
+    version_option,
+)
+from ninfer_runtime.cli.model_options import (
+    MODEL_OPTION_NAMES,
+    choose_backend,
+    choose_model,
+    model_options,
+)
+
+if TYPE_CHECKING:
+    from ninfer_runtime.eval.perplexity import PerplexityReport
+    from ninfer_runtime.text.frontend import Frontend
+
+SCHEMA = "ninfer-perplexity/1"
+
+HEADINGS = {
+    "Text": ("text", "ids"),
+    "Windows": ("context", "stride"),
+    "Model": MODEL_OPTION_NAMES,
+}
+
+EPILOG = """
+\b
+Examples:
+  ninfer-perplexity --text heldout.txt --context 512
+  ninfer-perplexity model.ninfer --text heldout.txt --context 512 --stride 256
+  ninfer-perplexity model.ninfer --ids tokens.json --json > result.json
+"""
+
+
+@click.command(
+    cls=GroupedCommand,
+    headings=HEADINGS,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@model_options()
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="UTF-8 text to predict; not with --ids.",
+)
+@click.option(
+    "--ids",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON array of token ids instead; not with --text.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(min=2),
+    default=4096,
+    show_default=True,
+    help="Longest window, in tokens.",
+)
+@click.option(
+    "--stride",
+    type=click.IntRange(min=1),
+    help="Tokens by which windows advance, below --context.  [default: context/2]",
+)
+@version_option("ninfer-runtime")
+@common_options(SCHEMA)
+def command(terminal: Terminal, **options: Any) -> None:
+    """Measure the perplexity of MODEL on a text.
+
+    Every token but the first is scored once, in windows that overlap. Without MODEL, the artifact
+    that NINFER_MODEL names is used, then the small model that comes with this package.
+    """
+    from ninfer_format.errors import UsageError
+    from ninfer_runtime.engine.loading import load
+    from ninfer_runtime.engine.options import EngineOptions
+    from ninfer_runtime.eval.perplexity import check_window_sizes, score_stream
+
+    if (options["text"] is None) == (options["ids"] is None):
+        raise UsageError("exactly one of --text and --ids is needed")
+    context = options["context"]
+    stride = context // 2 if options["stride"] is None else options["stride"]
+    check_window_sizes(context, stride)
+    engine_options = EngineOptions(
+        model=choose_model(terminal, options["model"]),
+        backend=choose_backend(options["backend"]),
+        device=options["device"],
+        max_context=context,
+    )
+    loaded = load(engine_options)
+    token_ids = _token_ids(loaded.frontend, options["text"], options["ids"])
+    with Progress(terminal, "scoring", total=max(0, len(token_ids) - 1)) as progress:
+        report = score_stream(
+            loaded.program,
+            token_ids,
+            context=context,
+            stride=stride,
+            public_tokens=loaded.info.public_tokens,
+            advance=progress.advance,
+        )
+    source = options["text"] or options["ids"]
+    if terminal.json:
+        terminal.print_json(_document(report, model=loaded.info.name, source=str(source)))
+    else:
+        _print_table(report)
+
+
+def main() -> NoReturn:
+    """Run the command and end the process."""
+    run(command, SCHEMA)
+
+
+def _token_ids(frontend: Frontend, text: Path | None, ids: Path | None) -> list[int]:
+    from ninfer_format.errors import UsageError
+
+    source = text or ids
+    try:
+        content = source.read_bytes().decode("utf-8") if source is not None else ""
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8: {error.reason} at byte {error.start}", path=source) from None
+    if text is not None:
+        return frontend.tokenizer.encode(content)
+    try:
+        values = json.loads(content)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"not JSON: {error}", path=source) from None
+    if not isinstance(values, list):
+        raise UsageError("expected a JSON array of token ids", path=source)
+    last = frontend.tokenizer.public_tokens - 1
+    for position, value in enumerate(values):
+        is_id = isinstance(value, int) and not isinstance(value, bool)
+        if not is_id or not 0 <= value <= last:
+            raise UsageError(
+                f"position {position}: expected a token id in 0..{last}, found {value!r}",
+                path=source,
+            )
+    return values
+
+
+def _document(report: PerplexityReport, *, model: str, source: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "source": source,
+        "context": report.context,
+        "stride": report.stride,
+        "tokens": report.tokens,
+        "scored_tokens": report.scored_tokens,
+        "windows": len(report.windows),
+        "mean_nll": report.mean_nll,
+        "perplexity": report.perplexity if math.isfinite(report.perplexity) else None,
+        "bits_per_token": report.bits_per_token,
+        "seconds": report.seconds,
+        "tok_s": report.tok_s,
+        "window_nll": [score.mean_nll for score in report.windows],
+    }
+
+
+def _print_table(report: PerplexityReport) -> None:
+    rows = {
+        "tokens scored": f"{report.scored_tokens} of {report.tokens}",
+        "windows": f"{len(report.windows)} (context {report.context}, stride {report.stride})",
+        "mean NLL": f"{report.mean_nll:.6f} nats",
+        "perplexity": f"{report.perplexity:.6f}",
+        "bits per token": f"{report.bits_per_token:.6f}",
+        "speed": f"{report.tok_s:.1f} tok/s ({report.seconds:.1f} s)",
+    }
+    for name, value in rows.items():
+        click.echo(f"{name:<16}{value}")

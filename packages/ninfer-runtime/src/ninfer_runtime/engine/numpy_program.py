@@ -1,0 +1,148 @@
+"""The program on the CPU: the reference that every other program is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ninfer_runtime.engine.program import MemorySummary, PrefillStep, SequenceHandle
+
+if TYPE_CHECKING:
+    from ninfer_runtime.models.architecture import LanguageModel, SequenceState
+
+_SCORE_ROWS = 128
+"""Rows of logits that exist at a time while scoring: 128 rows of 250,000 tokens take 128 MB."""
+
+
+@dataclass
+class _ActiveSequence:
+    handle: SequenceHandle
+    prompt: np.ndarray
+    state: SequenceState
+
+
+class NumpyProgram:
+    """Executes a language model on the CPU; implements `ninfer_runtime.engine.program.Program`.
+
+    Args:
+        model: The model.
+        prefill_chunk: Prompt tokens executed at a time. The grid of chunks depends on nothing
+            else, so that results do not depend on load.
+    """
+
+    def __init__(self, model: LanguageModel, prefill_chunk: int) -> None:
+        self._model = model
+        self._prefill_chunk = prefill_chunk
+        self._generation = 0
+        self._active: _ActiveSequence | None = None
+        self._sequence_peak = 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits, V."""
+        return self._model.vocab_size
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest sequence in tokens that the model was made for."""
+        return self._model.max_position_embeddings
+
+    def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
+        """Start a sequence with a prompt and room for `capacity` executed tokens."""
+        if self._active is not None:
+            raise StaleHandleError("a sequence was begun while another one is active")
+        self._generation += 1
+        handle = SequenceHandle(self._generation)
+        state = self._model.new_state(capacity)
+        self._active = _ActiveSequence(handle, np.asarray(token_ids, np.int64), state)
+        return handle
+
+    def advance_prefill(self, handle: SequenceHandle) -> PrefillStep:
+        """Execute the next chunk of the prompt."""
+        sequence = self._sequence(handle)
+        begin = sequence.state.length
+        chunk = sequence.prompt[begin : begin + self._prefill_chunk]
+        hidden = self._model.forward(chunk, sequence.state)
+        processed = begin + len(chunk)
+        if processed < len(sequence.prompt):
+            return PrefillStep(processed, None)
+        return PrefillStep(processed, self._model.logits(hidden[-1:])[0])
+
+    def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
+        """Execute one more token; returns float32 logits [V] for the one after it."""
+        sequence = self._sequence(handle)
+        hidden = self._model.forward(np.array([token_id], np.int64), sequence.state)
+        logits: np.ndarray = self._model.logits(hidden)[0]
+        return logits
+
+    def finish(self, handle: SequenceHandle) -> None:
+        """End a sequence whose state is sound."""
+        # States grow, so the largest size is that at the end.
+        state = self._sequence(handle).state
+        self._sequence_peak = max(self._sequence_peak, state.num_bytes)
+        self._active = None
+
+    def discard(self, handle: SequenceHandle) -> None:
+        """End a sequence of which nothing may be kept."""
+        self.finish(handle)
+
+    def score(self, token_ids: Sequence[int], first_target: int, public_tokens: int) -> np.ndarray:
+        """Log-probabilities of the tokens of one stream; see `Program.score`."""
+        tokens = np.asarray(token_ids, np.int64)
+        state = self._model.new_state(len(tokens))
+        scores = np.empty(len(tokens) - first_target, np.float32)
+        # The last token predicts nothing that is scored.
+        for begin in range(0, len(tokens) - 1, self._prefill_chunk):
+            end = min(begin + self._prefill_chunk, len(tokens) - 1)
+            hidden = self._model.forward(tokens[begin:end], state)
+            for row in range(max(begin, first_target - 1), end, _SCORE_ROWS):
+                last = min(row + _SCORE_ROWS, end)
+                logits = self._model.logits(hidden[row - begin : last - begin])
+                scores[row + 1 - first_target : last + 1 - first_target] = log_probabilities(
+                    logits[:, :public_tokens], tokens[row + 1 : last + 1]
+                )
+        return scores
+
+    def memory(self) -> MemorySummary:
+        """Say what memory is taken."""
+        active = self._active
+        sequence = 0 if active is None else active.state.num_bytes
+        return MemorySummary(
+            weights=self._model.weight_bytes,
+            sequence=sequence,
+            sequence_peak=max(sequence, self._sequence_peak),
+        )
+
+    def close(self) -> None:
+        """Drop the active sequence; the weights go with the program itself."""
+        self._active = None
+
+    def _sequence(self, handle: SequenceHandle) -> _ActiveSequence:
+        if self._active is None or self._active.handle != handle:
+            raise StaleHandleError(f"sequence {handle.generation} is not active")
+        return self._active
+
+
+class StaleHandleError(Exception):
+    """A sequence was used after its end: a fault of the engine, not of a request."""
+
+
+def log_probabilities(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Logarithm of the softmax of each row at its target.
+
+    Args:
+        logits: float32 [T, V].
+        targets: int [T], each below V.
+
+    Returns:
+        float32 [T]; not finite where the row is not.
+    """
+    largest = logits.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.exp(logits - largest).sum(axis=1)
+        chosen = np.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+        scores: np.ndarray = chosen - largest[:, 0] - np.log(total)
+    return scores

@@ -1,0 +1,113 @@
+"""The physical side of the engine: what executes sequences, and nothing about who asked for them.
+
+A program owns weights, states and execution. It knows no queue, no text and no caller. One
+sequence is active at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceHandle:
+    """Names the sequence that one `Program.begin` started.
+
+    Attributes:
+        generation: Counts the sequences of a program; a handle whose sequence has ended is stale,
+            and using it is a fault of the engine.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillStep:
+    """What one prefill chunk left behind.
+
+    Attributes:
+        processed: Prompt tokens executed so far.
+        logits: float32 [V] that choose the first token; None before the last chunk.
+    """
+
+    processed: int
+    logits: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySummary:
+    """Bytes that a program takes.
+
+    Attributes:
+        weights: Loaded weights.
+        sequence: State of the active sequence.
+        sequence_peak: Largest state of a sequence so far.
+    """
+
+    weights: int
+    sequence: int
+    sequence_peak: int
+
+
+class Program(Protocol):
+    """Executes one sequence at a time; called by one thread only.
+
+    An exception other than `RequestError` and `MemoryError` means that nobody knows what the
+    program left behind; the engine then fails as a whole.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits, V."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest sequence in tokens that the model was made for."""
+        ...
+
+    def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
+        """Start a sequence with a prompt and room for `capacity` executed tokens."""
+        ...
+
+    def advance_prefill(self, handle: SequenceHandle) -> PrefillStep:
+        """Execute the next chunk of the prompt."""
+        ...
+
+    def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
+        """Execute one more token; returns float32 logits [V] for the one after it."""
+        ...
+
+    def finish(self, handle: SequenceHandle) -> None:
+        """End a sequence whose state is sound."""
+        ...
+
+    def discard(self, handle: SequenceHandle) -> None:
+        """End a sequence of which nothing may be kept."""
+        ...
+
+    def score(self, token_ids: Sequence[int], first_target: int, public_tokens: int) -> np.ndarray:
+        """Log-probabilities of the tokens of one stream, from an empty state.
+
+        Args:
+            token_ids: The stream, N tokens.
+            first_target: The first position that is scored, at least 1.
+            public_tokens: The softmax runs over the ids below this.
+
+        Returns:
+            float32 [N - first_target], natural logarithms.
+        """
+        ...
+
+    def memory(self) -> MemorySummary:
+        """Say what memory is taken; may be called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...

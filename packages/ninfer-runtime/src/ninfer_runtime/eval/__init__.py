@@ -1,0 +1,1 @@
+"""Measures of a model's quality on text that it has not seen."""

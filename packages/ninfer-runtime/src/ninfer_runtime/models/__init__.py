@@ -1,0 +1,1 @@
+"""Architectures: one folder each, found by the name that an artifact's text component gives."""

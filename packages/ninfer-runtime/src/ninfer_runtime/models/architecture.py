@@ -1,0 +1,175 @@
+"""What the converter and the loader need to know about an architecture.
+
+An architecture folder provides one object that satisfies `Architecture`. The converter asks it
+for logical parameters and where a checkpoint keeps them; the loader asks it for a model that runs.
+Neither knows any architecture by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ninfer_format import Artifact
+    from ninfer_runtime.device.base import Device
+    from ninfer_runtime.device.tensor import Tensor
+
+ComponentConfigs = Mapping[str, Mapping[str, Any]]
+"""The `config` object of each component of an artifact, by component id."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalParameter:
+    """One parameter of a model under the name that artifacts bind it by.
+
+    Attributes:
+        name: Full logical name, for example ``text/layers/3/attention/query``.
+        shape: Logical shape; matrices are ``[N, K]`` = output rows by input columns.
+        inputs: Names of the mathematical inputs that the parameter is multiplied with. A parameter
+            with at least one input is a projection, and only projections may be quantized by
+            activation-aware formats.
+        storage_format: Direct format in which the parameter is stored unless a recipe says
+            otherwise.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    inputs: tuple[str, ...] = ()
+    storage_format: Literal["bf16", "fp32", "int32"] = "bf16"
+
+    @property
+    def is_projection(self) -> bool:
+        """Whether an activation is multiplied with this parameter."""
+        return bool(self.inputs)
+
+    @property
+    def residency(self) -> str:
+        """The first component of the name: what is loaded together with this parameter."""
+        return self.name.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """Where a logical parameter lies in a Hugging Face checkpoint.
+
+    Attributes:
+        tensor: Name of the tensor.
+        tensor_shape: The shape that the tensor must have.
+        rows: Half-open row ranges of the tensor seen as ``[tensor_shape[0], rest]``, concatenated
+            in order; None means all rows.
+        axes: Permutation of the tensor's axes, applied before it is reshaped to the parameter's
+            shape; None means none. Used for small tensors only.
+    """
+
+    tensor: str
+    tensor_shape: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...] | None = None
+    axes: tuple[int, ...] | None = None
+
+
+class SequenceState(Protocol):
+    """Everything that one sequence leaves behind for its next token."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens executed so far."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that fit."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes taken now; a state may grow with its length."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """A loaded text model."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output head, V."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest sequence in tokens that the model was made for."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the loaded weights take on the device."""
+        ...
+
+    def new_state(self, capacity: int) -> SequenceState:
+        """Make an empty state for one sequence of at most `capacity` tokens."""
+        ...
+
+    def forward(self, token_ids: np.ndarray, state: SequenceState) -> Tensor:
+        """Execute `token_ids` [T] after what `state` holds; returns hidden rows [T, D].
+
+        The rows are normalised by the final norm, ready for `logits`. Any split of a sequence
+        into calls gives the same rows.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> np.ndarray:
+        """Multiply hidden rows [T, D] with the output head; float32 [T, V] on the host."""
+        ...
+
+
+class Architecture(Protocol):
+    """One family of models: its configuration, parameters, sources and mathematics."""
+
+    @property
+    def checkpoint_architectures(self) -> tuple[str, ...]:
+        """Names in a checkpoint's ``architectures`` that this family converts."""
+        ...
+
+    def component_configs(
+        self, checkpoint_config: Mapping[str, Any], components: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Normalise a checkpoint's ``config.json`` to the artifact's component configs.
+
+        Raises:
+            UnsupportedConfigError: A value would change the mathematics, or a component is not
+                one of this family.
+        """
+        ...
+
+    def parameters(self, configs: ComponentConfigs) -> tuple[LogicalParameter, ...]:
+        """All logical parameters of the components in `configs`, in canonical order."""
+        ...
+
+    def packing_groups(self, configs: ComponentConfigs) -> tuple[tuple[str, ...], ...]:
+        """Parameter names that may share one parent object, widest groups first."""
+        ...
+
+    def source_views(
+        self, configs: ComponentConfigs, tensor_names: Collection[str]
+    ) -> dict[str, SourceView]:
+        """Where each logical parameter lies in a checkpoint that has `tensor_names`.
+
+        A view may name a tensor that is absent; the converter lists those together.
+        """
+        ...
+
+    def resource_roles(self, component: str) -> tuple[str, ...]:
+        """Files beside the weights that the component needs, for example ``tokenizer.json``."""
+        ...
+
+    def load(self, artifact: Artifact, device: Device) -> LanguageModel:
+        """Bind the parameters of `artifact` and build the text model on `device`.
+
+        Raises:
+            ArtifactError: A parameter is not bound or has another size.
+            UnsupportedConfigError: The artifact's configuration is not one of this family.
+        """
+        ...

@@ -1,0 +1,153 @@
+"""From the values of the parameters to the layers of the text model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from ninfer_runtime.device.base import Device
+from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.errors import CapacityError, StartupError
+from ninfer_runtime.layers.attention import GatedAttention
+from ninfer_runtime.layers.embedding import Embedding
+from ninfer_runtime.layers.gated_delta_net import GatedDeltaNet
+from ninfer_runtime.layers.linear import Linear, StackedLinear
+from ninfer_runtime.layers.mlp import GatedMLP
+from ninfer_runtime.layers.norm import OffsetRMSNorm
+from ninfer_runtime.models.parameter_source import ParameterSource
+from ninfer_runtime.models.qwen3_5.config import (
+    AttentionConfig,
+    DeltaNetConfig,
+    Mixer,
+    ModelConfig,
+    TextConfig,
+)
+from ninfer_runtime.models.qwen3_5.model import Block, TextModel
+from ninfer_runtime.models.qwen3_5.parameters import parameters, text_block
+
+EMBEDDING = "text/token_embedding"
+OUTPUT_HEAD = "text/output_head"
+
+MATRIX_ORDER: Literal["F"] = "F"
+"""Memory order of projections [N, K]: the product with a single row, which decoding consists of,
+reads memory about twice as fast in this order as in C order (OpenBLAS, weights beyond the cache).
+"""
+
+
+def build_text_model(config: TextConfig, source: ParameterSource, device: Device) -> TextModel:
+    """Read every parameter once, as float32, and build the model on `device`.
+
+    Raises:
+        StartupError: ``no_full_attention``: no layer sees the whole sequence.
+        CapacityError: The weights do not fit into the free memory of the device.
+    """
+    rope = next((mixer.rope for mixer in config.mixers if isinstance(mixer, AttentionConfig)), None)
+    if rope is None:
+        raise StartupError("no_full_attention", "model needs at least one full-attention layer")
+    weights = _Weights(config, source, device)
+    weights.check_capacity()
+    embedding = Embedding(weights.tensor(EMBEDDING))
+    head = Linear(embedding.table) if weights.is_tied else weights.matrix(OUTPUT_HEAD)
+    blocks = [
+        _block(config, mixer, text_block(layer), weights)
+        for layer, mixer in enumerate(config.mixers)
+    ]
+    final_norm = OffsetRMSNorm(weights.tensor("text/final_norm"), config.rms_norm_eps)
+    return TextModel(config, rope, embedding, blocks, final_norm, head, weights.num_bytes, device)
+
+
+class _Weights:
+    """Puts parameters on the device, alone or stacked."""
+
+    def __init__(self, config: TextConfig, source: ParameterSource, device: Device) -> None:
+        self._parameters = {p.name: p for p in parameters(ModelConfig(config))}
+        self._source = source
+        self._device = device
+        self.is_tied = source.is_shared(EMBEDDING, OUTPUT_HEAD)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights in float32; a shared table counts once."""
+        return sum(
+            prod(parameter.shape) * np.dtype(np.float32).itemsize
+            for name, parameter in self._parameters.items()
+            if not (self.is_tied and name == OUTPUT_HEAD)
+        )
+
+    def check_capacity(self) -> None:
+        free = self._device.memory().free_bytes
+        if self.num_bytes > free:
+            raise CapacityError(
+                f"the weights need {self.num_bytes} bytes in float32, "
+                f"but only {free} bytes are free on {self._device.kind}",
+                needed_bytes=self.num_bytes,
+                free_bytes=free,
+                hint="free memory or use a smaller model",
+            )
+
+    def tensor(self, name: str) -> Tensor:
+        return self._device.from_host(self._source.read(self._parameters[name]))
+
+    def matrix(self, name: str) -> Linear:
+        values = np.asarray(self._source.read(self._parameters[name]), order=MATRIX_ORDER)
+        return Linear(self._device.from_host(values))
+
+    def stacked(self, prefix: str, roles: Sequence[str]) -> StackedLinear:
+        """The matrices ``prefix + role``, one below the other."""
+        members = [self._parameters[prefix + role] for role in roles]
+        widths = [member.shape[0] for member in members]
+        weight = np.empty((sum(widths), members[0].shape[1]), np.float32, order=MATRIX_ORDER)
+        end = 0
+        for member in members:
+            begin, end = end, end + member.shape[0]
+            weight[begin:end] = self._source.read(member)
+        return StackedLinear(self._device.from_host(weight), widths)
+
+
+def _block(config: TextConfig, mixer: Mixer, prefix: str, weights: _Weights) -> Block:
+    eps = config.rms_norm_eps
+    return Block(
+        input_norm=OffsetRMSNorm(weights.tensor(f"{prefix}input_norm"), eps),
+        mixer=(
+            _attention(mixer, f"{prefix}attention/", weights, eps)
+            if isinstance(mixer, AttentionConfig)
+            else _delta_net(mixer, f"{prefix}gdn/", weights, eps)
+        ),
+        post_attention_norm=OffsetRMSNorm(weights.tensor(f"{prefix}post_attention_norm"), eps),
+        mlp=GatedMLP(
+            weights.stacked(f"{prefix}mlp/", ("gate", "up")),
+            weights.matrix(f"{prefix}mlp/down"),
+        ),
+    )
+
+
+def _attention(
+    config: AttentionConfig, prefix: str, weights: _Weights, eps: float
+) -> GatedAttention:
+    return GatedAttention(
+        projection=weights.stacked(prefix, ("query", "key", "gate", "value")),
+        query_norm=OffsetRMSNorm(weights.tensor(f"{prefix}query_norm"), eps),
+        key_norm=OffsetRMSNorm(weights.tensor(f"{prefix}key_norm"), eps),
+        output=weights.matrix(f"{prefix}output"),
+        head_dim=config.head_dim,
+    )
+
+
+def _delta_net(config: DeltaNetConfig, prefix: str, weights: _Weights, eps: float) -> GatedDeltaNet:
+    roles = ("query", "key", "value", "z", "a_projection", "b_projection")
+    stacked = weights.stacked(prefix, roles)
+    heads = config.linear_num_value_heads
+    return GatedDeltaNet(
+        projection=StackedLinear(
+            stacked.weight, (config.conv_channels, config.value_width, heads, heads)
+        ),
+        convolution=weights.tensor(f"{prefix}convolution"),
+        a_log=weights.tensor(f"{prefix}a_log"),
+        dt_bias=weights.tensor(f"{prefix}dt_bias"),
+        norm=weights.tensor(f"{prefix}norm"),
+        output=weights.matrix(f"{prefix}output"),
+        eps=eps,
+    )

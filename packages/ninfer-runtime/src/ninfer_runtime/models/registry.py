@@ -1,0 +1,60 @@
+"""Architectures by the name that configurations give them, imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from ninfer_format.errors import UnsupportedConfigError
+from ninfer_runtime.models.architecture import Architecture, LanguageModel
+
+if TYPE_CHECKING:
+    from ninfer_format import Artifact
+    from ninfer_runtime.device.base import Device
+
+QWEN3_5 = "ninfer_runtime.models.qwen3_5.architecture:ARCHITECTURE"
+
+ARCHITECTURES = {
+    "Qwen3_5ForCausalLM": QWEN3_5,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5,
+    # Registered so that the family itself can say what it lacks for a mixture of experts.
+    "Qwen3_5MoeForCausalLM": QWEN3_5,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5,
+}
+
+
+def find_architecture(name: str) -> Architecture:
+    """The architecture that a configuration's ``architectures`` calls `name`.
+
+    Raises:
+        UnsupportedConfigError: No architecture has this name.
+    """
+    target = ARCHITECTURES.get(name)
+    if target is None:
+        raise UnsupportedConfigError("architectures", name, expected=f"one of {known_names()}")
+    module, _, attribute = target.partition(":")
+    return cast(Architecture, getattr(import_module(module), attribute))
+
+
+def known_names() -> str:
+    """The registered names, for messages."""
+    return ", ".join(ARCHITECTURES)
+
+
+def load_model(artifact: Artifact, device: Device) -> LanguageModel:
+    """Load the text model of an artifact onto a device.
+
+    Raises:
+        ArtifactError: A parameter is not bound or has another size.
+        UnsupportedConfigError: The architecture or its configuration is not implemented.
+        CapacityError: The weights do not fit into the device's memory.
+    """
+    architectures = artifact.directory.components["text"].config.get("architectures")
+    if not isinstance(architectures, list | tuple) or len(architectures) != 1:
+        raise UnsupportedConfigError(
+            "text.architectures",
+            architectures,
+            expected=f"a list of one of {known_names()}",
+            path=artifact.path,
+        )
+    return find_architecture(str(architectures[0])).load(artifact, device)

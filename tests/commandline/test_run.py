@@ -1,0 +1,141 @@
+"""How commands end: exit codes, error lines and the failure document."""
+
+import json
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from ninfer_format.commandline import Terminal, common_options, run
+from ninfer_format.errors import ArtifactError, NInferError, UnsupportedConfigError, UsageError
+
+
+def command_that_raises(error: BaseException) -> click.Command:
+    @click.command()
+    @click.option("--count", type=int)
+    @common_options("demo/1")
+    def demo(terminal: Terminal, count: int | None) -> None:
+        raise error
+
+    return demo
+
+
+def outcome_of(command: click.Command, *arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as ended:
+        run(command, "demo/1", arguments)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NInferError("it failed"), 1),
+        (UsageError("it failed"), 2),
+        (ArtifactError("framing", "it failed"), 3),
+        (UnsupportedConfigError("key", 1, expected="2"), 5),
+        (OSError(28, "No space left on device", "file"), 1),
+        (ZeroDivisionError("it failed"), 70),
+        (MemoryError(), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(error, code, capsys):
+    assert outcome_of(command_that_raises(error)) == code
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_error_line_names_file_and_hint(capsys):
+    error = ArtifactError("framing", "container version 2", path="m.ninfer", hint="upgrade it")
+
+    outcome_of(command_that_raises(error))
+
+    assert capsys.readouterr().err == "error: m.ninfer: container version 2 (hint: upgrade it)\n"
+
+
+def test_failure_with_json_prints_a_document_and_the_line(capsys):
+    error = ArtifactError("framing", "wrong magic", path="m.ninfer", hint="look at it")
+
+    outcome_of(command_that_raises(error), "--json")
+
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {
+        "schema": "demo/1",
+        "ok": False,
+        "error": {
+            "code": "artifact_framing",
+            "message": "m.ninfer: wrong magic",
+            "path": "m.ninfer",
+            "hint": "look at it",
+        },
+    }
+    assert captured.err.startswith("error: m.ninfer: wrong magic")
+
+
+def test_debug_shows_the_traceback(capsys):
+    outcome_of(command_that_raises(ZeroDivisionError("it failed")), "--debug")
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_unknown_option_is_a_usage_error_with_a_suggestion(capsys):
+    assert outcome_of(command_that_raises(NInferError("never")), "--cout", "3") == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("error: no such option")
+    assert "--count" in error
+    assert "Usage:" not in error
+
+
+def test_success_is_zero_and_json_puts_schema_first(capsys):
+    @click.command()
+    @common_options("demo/1")
+    def demo(terminal: Terminal) -> None:
+        terminal.note("for people")
+        terminal.print_json({"answer": "né"})
+
+    assert outcome_of(demo, "--json") == 0
+    captured = capsys.readouterr()
+    assert list(json.loads(captured.out)) == ["schema", "ok", "answer"]
+    assert "né" in captured.out
+    assert captured.err == "for people\n"
+
+
+def test_quiet_leaves_only_errors_on_stderr(capsys):
+    @click.command()
+    @common_options("demo/1")
+    def demo(terminal: Terminal) -> None:
+        terminal.note("for people")
+        raise NInferError("it failed")
+
+    outcome_of(demo, "--quiet")
+
+    assert capsys.readouterr().err == "error: it failed\n"
+
+
+def test_a_closed_pipe_ends_quietly():
+    program = (
+        "import click\n"
+        "from ninfer_format.commandline import common_options, run\n"
+        "@click.command()\n"
+        "@common_options('demo/1')\n"
+        "def demo(terminal):\n"
+        "    for _ in range(100000):\n"
+        "        click.echo('line')\n"
+        "run(demo, 'demo/1', [])\n"
+    )
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+
+    process = subprocess.run(
+        [sys.executable, "-c", program], stdout=write_end, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write_end)
+
+    assert process.returncode == 1
+    assert process.stderr == b""

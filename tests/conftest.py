@@ -1,0 +1,39 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Test machines share their processors; how long an example takes says nothing there.
+settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared machine")
+
+# The matrices of the tests are small, and OpenBLAS threads that wait for each other on a busy machine
+# cost far more than they gain. NumPy reads this when it is first imported, here and in subprocesses.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+CHECKPOINT = Path(__file__).parent / "data" / "tiny-model" / "checkpoint"
+
+
+@pytest.fixture(scope="session")
+def bf16_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of the tiny model with the very values of its checkpoint."""
+    from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
+    from ninfer_quant.pipeline.run import RunOptions, run_conversion
+    from ninfer_quant.recipes.loading import load_recipe
+
+    output = tmp_path_factory.mktemp("bf16-model") / "tiny-bf16.ninfer"
+    request = ConversionRequest(
+        model=CHECKPOINT,
+        recipe=load_recipe("qwen3_8_27b_bf16"),
+        components=("text",),
+        name="tiny-bf16",
+    )
+    run_conversion(plan_conversion(request), RunOptions(output), lambda num_bytes, item: None)
+    return output

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ninfer_format import open_artifact
+from ninfer_runtime import builtin_model
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_builtin_model.py"
+
+
+def test_the_shipped_model_is_what_the_converter_makes():
+    result = subprocess.run(
+        [sys.executable, str(TOOL), "--check"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_shipped_model_has_every_component_and_no_report_beside_it():
+    path = builtin_model.path()
+    with open_artifact(path) as artifact:
+        assert artifact.name == "tiny-qwen3_5"
+        assert set(artifact.directory.components) == {"text", "vision", "mtp"}
+        assert artifact.directory.provenance["recipe"] == {"name": "qwen3_8_27b"}
+    assert not path.with_name(path.name + ".conversion.json").exists()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ninfer_runtime.device import DType
+from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.ops.gated_rms_norm import gated_rms_norm
+from ninfer_runtime.ops.rms_norm import rms_norm
+
+EPS = 1e-6
+SHAPES = [(1, 1), (3, 7), (2, 3, 64), (65, 257)]
+
+
+def oracle(x, weight):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPS) * weight
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_matches_the_formula(
+    tensor, poisoned, values_of, assert_rounded_once, rng, dtype, shape, strided, unit_offset
+):
+    x = tensor(3 * rng.standard_normal(shape), dtype, strided=strided)
+    weight = tensor(rng.standard_normal(shape[-1]), dtype)
+    out = poisoned(shape, dtype)
+    assert rms_norm(x, weight, eps=EPS, unit_offset=unit_offset, out=out) is out
+    scale = values_of(weight) + (1 if unit_offset else 0)
+    assert_rounded_once(out, oracle(values_of(x), scale))
+
+
+def test_eps_decides_where_the_row_is_small(tensor, assert_rounded_once):
+    x, weight = tensor(np.full((1, 4), 1e-3)), tensor(np.ones(4))
+    # sqrt(1e-6 + 1e-6) instead of 1e-3
+    assert_rounded_once(rms_norm(x, weight, eps=EPS), np.full((1, 4), 0.5**0.5))
+
+
+def test_a_row_of_zeros_stays_zero(tensor, values_of):
+    assert not values_of(rms_norm(tensor(np.zeros((2, 8))), tensor(np.ones(8)), eps=EPS)).any()
+
+
+def test_output_may_be_the_input(tensor, values_of, assert_rounded_once, rng):
+    x, weight = tensor(rng.standard_normal((5, 9))), tensor(rng.standard_normal(9))
+    expected = oracle(values_of(x), values_of(weight))
+    assert_rounded_once(rms_norm(x, weight, eps=EPS, out=x), expected)
+
+
+def test_output_may_have_another_dtype(tensor, poisoned, values_of, assert_rounded_once, rng):
+    x, weight = tensor(rng.standard_normal((5, 9))), tensor(rng.standard_normal(9))
+    out = rms_norm(x, weight, eps=EPS, out=poisoned((5, 9), DType.BF16))
+    assert_rounded_once(out, oracle(values_of(x), values_of(weight)))
+
+
+def test_wrong_arguments_are_refused(tensor, device, poisoned):
+    x, weight = tensor(np.ones((2, 8))), tensor(np.ones(8))
+    ids = device.from_host(np.ones((2, 8), np.int32))
+    with pytest.raises(OpArgumentError, match="'weight'"):
+        rms_norm(x, tensor(np.ones(7)), eps=EPS)
+    with pytest.raises(OpArgumentError, match="'x'"):
+        rms_norm(ids, weight, eps=EPS)
+    with pytest.raises(OpArgumentError, match="'out'"):
+        rms_norm(x, weight, eps=EPS, out=poisoned((2, 9), DType.FP32))
+    with pytest.raises(OpArgumentError, match="'out'"):
+        rms_norm(x, weight, eps=EPS, out=ids)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("strided", [False, True])
+def test_gated_matches_the_formula(
+    tensor, poisoned, values_of, assert_rounded_once, rng, dtype, shape, strided
+):
+    x = tensor(3 * rng.standard_normal(shape), dtype, strided=strided)
+    gate = tensor(4 * rng.standard_normal(shape), dtype, strided=strided)
+    weight = tensor(rng.standard_normal(shape[-1]), dtype)
+    out = poisoned(shape, dtype)
+    assert gated_rms_norm(x, gate, weight, eps=EPS, out=out) is out
+    z = values_of(gate)
+    assert_rounded_once(out, oracle(values_of(x), values_of(weight)) * z / (1 + np.exp(-z)))
+
+
+def test_gated_output_may_be_either_input(tensor, values_of, assert_rounded_once, rng):
+    for target in range(2):
+        first, second = (tensor(rng.standard_normal((5, 9))) for _ in range(2))
+        weight = tensor(rng.standard_normal(9))
+        x, z = values_of(first), values_of(second)
+        expected = oracle(x, values_of(weight)) * z / (1 + np.exp(-z))
+        out = gated_rms_norm(first, second, weight, eps=EPS, out=(first, second)[target])
+        assert_rounded_once(out, expected)
+
+
+def test_gated_wrong_arguments_are_refused(tensor):
+    x, weight = tensor(np.ones((2, 8))), tensor(np.ones(8))
+    with pytest.raises(OpArgumentError, match="'gate'"):
+        gated_rms_norm(x, tensor(np.ones((1, 8))), weight, eps=EPS)
+    with pytest.raises(OpArgumentError, match="'weight'"):
+        gated_rms_norm(x, x, tensor(np.ones(2)), eps=EPS)
