@@ -18,6 +18,9 @@ settings.load_profile("shared machine")
 # cost far more than they gain. NumPy reads this when it is first imported, here and in subprocesses.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Commands that tests start write into a buffer, as they do for users.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 CHECKPOINT = Path(__file__).parent / "data" / "tiny-model" / "checkpoint"
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -139,3 +140,24 @@ def test_a_closed_pipe_ends_quietly():
 
     assert process.returncode == 1
     assert process.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_full_disk_is_an_error_even_if_the_product_waits_in_the_buffer(lines):
+    program = (
+        "import click\n"
+        "from ninfer_format.commandline import common_options, run\n"
+        "@click.command()\n"
+        "@common_options('demo/1')\n"
+        "def demo(terminal):\n"
+        f"    print('line\\n' * {lines})\n"
+        "run(demo, 'demo/1', [])\n"
+    )
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert process.returncode == 1
+    assert process.stderr == b"error: no space left on device\n"

@@ -94,11 +94,20 @@ def _leave(code: int) -> NoReturn:
             sys.stdout.flush()
     except BrokenPipeError:
         _leave_broken_pipe()
+    except OSError as error:
+        # A full disk shows here when the product was short enough to wait in the buffer.
+        click.echo(f"error: {_as_ninfer_error(error)}", err=True)
+        _discard_stdout()
+        code = code or ExitCode.FAILED
     sys.exit(int(code))
 
 
 def _leave_broken_pipe() -> NoReturn:
-    # The interpreter flushes stdout once more at exit; point it at nothing so that it stays quiet.
     if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
     sys.exit(int(ExitCode.FAILED))
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, since the interpreter flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
