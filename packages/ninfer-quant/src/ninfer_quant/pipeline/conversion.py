@@ -189,7 +189,7 @@ def plan_conversion(request: ConversionRequest) -> Conversion:
         resources,
         {role: path for roles in located.values() for role, path in roles.items()},
         prepare(recipe, rows_per_chunk=request.rows_per_chunk),
-        _warnings(checkpoint, model, resources),
+        _warnings(unused_tensors(checkpoint, architecture, model), resources),
         time.perf_counter() - started,
     )
 
@@ -207,11 +207,8 @@ def folder_name(folder: Path) -> str:
     return folder.resolve().name
 
 
-def _warnings(
-    checkpoint: SafetensorsCheckpoint, model: Model, resources: Resources
-) -> tuple[str, ...]:
+def _warnings(unused: Sequence[str], resources: Resources) -> tuple[str, ...]:
     warnings = [change for change in resources.changes if "unknown" in change]
-    unused = unused_tensors(checkpoint, model)
     if unused:
         warnings.append(f"tensors that no parameter uses ({len(unused)}): {', '.join(unused)}")
     return tuple(warnings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ninfer_format import Component, SafetensorsCheckpoint
@@ -18,9 +17,6 @@ from ninfer_quant.sources.logical import (
 )
 from ninfer_runtime.models.architecture import Architecture, SourceView
 from ninfer_runtime.models.registry import find_architecture, known_names
-
-_TENSORS_OF_COMPONENT = {"mtp": "mtp.*", "vision": "model.visual.*"}
-"""Tensors that nobody misses when the component is not selected."""
 
 
 def architecture_of(checkpoint: SafetensorsCheckpoint) -> Architecture:
@@ -90,23 +86,21 @@ def view_source(
     return reshape(source, shape)
 
 
-def unused_tensors(checkpoint: SafetensorsCheckpoint, model: Model) -> list[str]:
+def unused_tensors(
+    checkpoint: SafetensorsCheckpoint, architecture: Architecture, model: Model
+) -> list[str]:
     """Tensors that no parameter reads, without those of components that were not selected.
 
     Args:
         checkpoint: All tensors.
+        architecture: Knows which component a tensor belongs to.
         model: What reads them.
     """
     used = {parameter.source.label for parameter in model.parameters.values()}
-    expected = [
-        pattern
-        for component, pattern in _TENSORS_OF_COMPONENT.items()
-        if component not in model.components
-    ]
     return [
         name
         for name in checkpoint.names
-        if name not in used and not any(fnmatchcase(name, pattern) for pattern in expected)
+        if name not in used and architecture.tensor_component(name) in model.components
     ]
 
 

@@ -161,6 +161,10 @@ class Architecture(Protocol):
         """
         ...
 
+    def tensor_component(self, tensor_name: str) -> str:
+        """The component that a checkpoint's tensor belongs to; ``text`` if to no other."""
+        ...
+
     def resource_roles(self, component: str) -> tuple[str, ...]:
         """Files beside the weights that the component needs, for example ``tokenizer.json``."""
         ...

@@ -62,6 +62,10 @@ class Qwen35Architecture:
         """Where each logical parameter lies in a checkpoint that has `tensor_names`."""
         return sources.source_views(parse_components(configs), tensor_names)
 
+    def tensor_component(self, tensor_name: str) -> str:
+        """The component that a checkpoint's tensor belongs to; ``text`` if to no other."""
+        return sources.tensor_component(tensor_name)
+
     def resource_roles(self, component: str) -> tuple[str, ...]:
         """Files beside the weights that the component needs."""
         return RESOURCE_ROLES.get(component, ())

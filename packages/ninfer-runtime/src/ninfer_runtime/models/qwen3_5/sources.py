@@ -19,6 +19,8 @@ MULTIMODAL_PREFIX = "model.language_model."
 TEXT_ONLY_PREFIX = "model."
 VISION_PREFIX = "model.visual."
 
+MTP_PREFIX = "mtp."
+
 NamedView = tuple[str, SourceView]
 
 
@@ -36,6 +38,13 @@ def text_prefix(tensor_names: Collection[str]) -> str:
     has_multimodal = f"{MULTIMODAL_PREFIX}embed_tokens.weight" in names
     has_text_only = f"{TEXT_ONLY_PREFIX}embed_tokens.weight" in names
     return TEXT_ONLY_PREFIX if has_text_only and not has_multimodal else MULTIMODAL_PREFIX
+
+
+def tensor_component(tensor_name: str) -> str:
+    """The component that a tensor belongs to; ``text`` if to no other."""
+    if tensor_name.startswith(MTP_PREFIX):
+        return "mtp"
+    return "vision" if tensor_name.startswith(VISION_PREFIX) else "text"
 
 
 def _views(config: ModelConfig, prefix: str) -> Iterator[NamedView]:
@@ -121,11 +130,11 @@ def _delta_net_views(
 
 def _mtp_views(text: TextConfig, attention: AttentionConfig) -> Iterator[NamedView]:
     D = text.hidden_size
-    yield "mtp/input_projection", SourceView("mtp.fc.weight", (D, 2 * D))
-    yield "mtp/embedding_norm", SourceView("mtp.pre_fc_norm_embedding.weight", (D,))
-    yield "mtp/hidden_norm", SourceView("mtp.pre_fc_norm_hidden.weight", (D,))
-    yield "mtp/final_norm", SourceView("mtp.norm.weight", (D,))
-    yield from _block_views(text, MTP_BLOCK, "mtp.layers.0.", attention)
+    yield "mtp/input_projection", SourceView(f"{MTP_PREFIX}fc.weight", (D, 2 * D))
+    yield "mtp/embedding_norm", SourceView(f"{MTP_PREFIX}pre_fc_norm_embedding.weight", (D,))
+    yield "mtp/hidden_norm", SourceView(f"{MTP_PREFIX}pre_fc_norm_hidden.weight", (D,))
+    yield "mtp/final_norm", SourceView(f"{MTP_PREFIX}norm.weight", (D,))
+    yield from _block_views(text, MTP_BLOCK, f"{MTP_PREFIX}layers.0.", attention)
 
 
 def _vision_views(vision: VisionConfig, text_hidden_size: int) -> Iterator[NamedView]:
