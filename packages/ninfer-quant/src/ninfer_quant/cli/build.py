@@ -128,7 +128,7 @@ def build(terminal: Terminal, **options: Any) -> None:
     run_options = None if options["plan"] else _run_options(options)
     conversion = plan_conversion(request)
     for change in conversion.resources.changes:
-        terminal.detail(change)
+        terminal.detail(change.message)
     if run_options is None:
         _show_plan(terminal, conversion)
     else:

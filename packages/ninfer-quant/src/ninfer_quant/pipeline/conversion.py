@@ -208,7 +208,7 @@ def folder_name(folder: Path) -> str:
 
 
 def _warnings(unused: Sequence[str], resources: Resources) -> tuple[str, ...]:
-    warnings = [change for change in resources.changes if "unknown" in change]
+    warnings = [change.message for change in resources.changes if not change.is_expected]
     if unused:
         warnings.append(f"tensors that no parameter uses ({len(unused)}): {', '.join(unused)}")
     return tuple(warnings)

@@ -62,7 +62,7 @@ def build_report(conversion: Conversion, outcome: Outcome) -> dict[str, Any]:
         },
         "provenance": dict(directory.provenance),
         "sources": _sources(conversion, outcome),
-        "resource_changes": list(conversion.resources.changes),
+        "resource_changes": [change.message for change in conversion.resources.changes],
         "public_tokens": conversion.resources.public_tokens,
         "parameters": len(preparation.bindings),
         "uses": len(preparation.uses),

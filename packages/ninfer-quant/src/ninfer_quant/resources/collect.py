@@ -12,7 +12,7 @@ from ninfer_quant.errors import ConversionError
 from ninfer_quant.nearest import did_you_mean
 from ninfer_quant.resources.chat_template import check_chat_template
 from ninfer_quant.resources.generation import check_generation_config
-from ninfer_quant.resources.json_file import ResourceFile
+from ninfer_quant.resources.json_file import Change, ResourceFile
 from ninfer_quant.resources.tokenizer import (
     count_public_tokens,
     normalise_tokenizer,
@@ -28,12 +28,12 @@ class Resources:
 
     Attributes:
         data: Bytes to store by component and role, in the order they are written.
-        changes: What differs from the files, one line each.
+        changes: What differs from the files.
         public_tokens: Number of token ids that have a meaning.
     """
 
     data: Mapping[str, Mapping[str, bytes]]
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     public_tokens: int
 
 
@@ -119,7 +119,7 @@ def read_resources(
 
 def _read_text(
     files: Mapping[str, ResourceFile], config: Mapping[str, Any]
-) -> tuple[dict[str, bytes], list[str], int]:
+) -> tuple[dict[str, bytes], list[Change], int]:
     data = {role: file.data for role, file in files.items()}
     check_chat_template(files["chat_template.jinja"])
     data["tokenizer.json"], changes = normalise_tokenizer(files["tokenizer.json"])

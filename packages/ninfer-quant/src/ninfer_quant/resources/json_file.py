@@ -11,6 +11,19 @@ from ninfer_quant.errors import ConversionError
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """How a stored resource differs from its file.
+
+    Attributes:
+        message: One line that starts with the role.
+        is_expected: Files of the family are known to need it; otherwise a person should look.
+    """
+
+    message: str
+    is_expected: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceFile:
     """One resource: its bytes and what messages call it.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ninfer_format.errors import ArtifactError
 from ninfer_quant.errors import ConversionError
-from ninfer_quant.resources.json_file import ResourceFile, dump_json
+from ninfer_quant.resources.json_file import Change, ResourceFile, dump_json
 from ninfer_runtime.text.tokenizer import Tokenizer
 from ninfer_runtime.text.tokenizer_json import check_tokenizer
 
@@ -31,7 +31,7 @@ PADDING = "<|endoftext|>"
 """The token that fills up shorter sequences."""
 
 
-def normalise_tokenizer(file: ResourceFile) -> tuple[bytes, list[str]]:
+def normalise_tokenizer(file: ResourceFile) -> tuple[bytes, list[Change]]:
     """Bring the split pattern of ``tokenizer.json`` to the family's form.
 
     Returns:
@@ -50,16 +50,15 @@ def normalise_tokenizer(file: ResourceFile) -> tuple[bytes, list[str]]:
         file.refuse("pre_tokenizer.Split.pattern", pattern, "a Regex")
     if pattern["Regex"] == SPLIT_PATTERN:
         return file.data, []
-    known = pattern["Regex"] == SPLIT_PATTERN_WITHOUT_MARKS
+    is_known = pattern["Regex"] == SPLIT_PATTERN_WITHOUT_MARKS
     pattern["Regex"] = SPLIT_PATTERN
-    return dump_json(document), [
-        f"{file.role}: replaced the {'' if known else 'unknown '}split pattern"
-    ]
+    which = "split pattern" if is_known else "unknown split pattern"
+    return dump_json(document), [Change(f"{file.role}: replaced the {which}", is_known)]
 
 
 def normalise_tokenizer_config(
     file: ResourceFile, document: Mapping[str, Any]
-) -> tuple[bytes, list[str]]:
+) -> tuple[bytes, list[Change]]:
     """Set what the runtime relies on in ``tokenizer_config.json``.
 
     Args:
@@ -86,7 +85,7 @@ def normalise_tokenizer_config(
     changed = [key for key, value in wanted.items() if key not in config or config[key] != value]
     if not changed:
         return file.data, []
-    return dump_json(config | wanted), [f"{file.role}: set {', '.join(changed)}"]
+    return dump_json(config | wanted), [Change(f"{file.role}: set {', '.join(changed)}")]
 
 
 def count_public_tokens(tokenizer: bytes, tokenizer_config: bytes, vocab_size: int) -> int:

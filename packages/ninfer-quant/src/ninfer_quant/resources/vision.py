@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from math import isclose
 from typing import Any
 
-from ninfer_quant.resources.json_file import ResourceFile, dump_json
+from ninfer_quant.resources.json_file import Change, ResourceFile, dump_json
 
 _BICUBIC = 3
 
 
 def normalise_preprocessor(
     file: ResourceFile, vision_config: Mapping[str, Any]
-) -> tuple[bytes, list[str]]:
+) -> tuple[bytes, list[Change]]:
     """Check a preprocessor configuration and drop its nulls.
 
     Args:
@@ -33,7 +33,7 @@ def normalise_preprocessor(
     _check_sampling(file, config)
     if config == given:
         return file.data, []
-    return dump_json(config), [f"{file.role}: removed nulls"]
+    return dump_json(config), [Change(f"{file.role}: removed nulls")]
 
 
 def _check_geometry(
