@@ -40,3 +40,16 @@ def test_work_that_stops_early_says_how_far_it_came(capsys):
         stop_early()
 
     assert capsys.readouterr().err.splitlines()[-1] == "scoring: 25 % (1 of 4)"
+
+
+@pytest.mark.parametrize("color", ["auto", "always"])
+def test_forced_colours_do_not_make_a_pipe_a_terminal(color, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    with Progress(Terminal("demo/1", color=color), "converting", total=2) as progress:
+        progress.advance(2)
+
+    captured = capsys.readouterr().err
+    assert "converting: 100 % (2 of 2)" in captured
+    assert "\r" not in captured
+    assert "\x1b[?25l" not in captured

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,67 @@ def test_a_full_disk_is_an_error_even_if_the_product_waits_in_the_buffer(lines):
 
     assert process.returncode == 1
     assert process.stderr == b"error: no space left on device\n"
+
+
+WAITING = """
+import sys, time, click
+from pathlib import Path
+from ninfer_format.commandline import common_options, new_output, run
+
+@click.command()
+@common_options('demo/1')
+def demo(terminal):
+    with new_output(Path(sys.argv[1])) as file:
+        file.write(b'half')
+        terminal.note('writing')
+        time.sleep(60)
+
+run(demo, 'demo/1', sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_partial_file_and_one_error(number, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(tmp_path / "out"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "writing\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 128 + number
+    # click ends the line on which a terminal has echoed ^C.
+    assert err.removeprefix("\n") == "error: interrupted\n"
+    assert json.loads(out)["error"] == {"code": "interrupted", "message": "interrupted"}
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_ignored_hangup_stays_ignored(tmp_path):
+    program = WAITING.replace("time.sleep(60)", "time.sleep(1)")
+    with subprocess.Popen(
+        ["nohup", sys.executable, "-c", program, str(tmp_path / "out")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while "writing" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=30) == 0
+
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_names_in_messages_cannot_forge_lines_or_drive_the_terminal(capsys):
+    error = ArtifactError("part", "bad part \x1b]0;title\x07\nerror: all is well")
+
+    outcome_of(command_that_raises(error))
+
+    captured = capsys.readouterr().err
+    assert captured == "error: bad part \\x1b]0;title\\x07\\nerror: all is well\n"

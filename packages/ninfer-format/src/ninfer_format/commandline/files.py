@@ -12,12 +12,13 @@ from ninfer_format.errors import UsageError
 from ninfer_format.publish import StagedFiles
 
 
-def refuse_existing(path: Path, *, force: bool = False) -> None:
+def refuse_existing(path: Path, *, force: bool | None = False) -> None:
     """Refuse an output path that exists already.
 
     Args:
         path: Where the output will go.
-        force: The user allowed an existing file to be replaced.
+        force: The user allowed an existing file to be replaced; None if the command cannot
+            replace files.
 
     Raises:
         UsageError: The path exists and `force` is not set, or is a folder.
@@ -25,18 +26,17 @@ def refuse_existing(path: Path, *, force: bool = False) -> None:
     if path.is_dir():
         raise UsageError("output path is a folder", path=path)
     if not force and (path.exists() or path.is_symlink()):
-        raise UsageError(
-            "output exists already", path=path, hint="choose another path or give --force"
-        )
+        choices = "choose another path" if force is None else "choose another path or give --force"
+        raise UsageError("output exists already", path=path, hint=choices)
 
 
 @contextmanager
-def new_output(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+def new_output(path: Path, *, force: bool | None = False) -> Iterator[BinaryIO]:
     """Open a temporary sibling of `path` that becomes `path` when the block succeeds.
 
     Args:
         path: The file to write.
-        force: Replace an existing file.
+        force: Replace an existing file; None if the command cannot.
 
     Yields:
         A binary file. After an exception nothing remains of it.

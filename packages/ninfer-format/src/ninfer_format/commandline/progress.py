@@ -73,7 +73,8 @@ class Progress:
 def _choose_display(terminal: Terminal, description: str, total: int, unit: Unit) -> _Display:
     choice = terminal.progress
     if choice == "auto":
-        choice = "rich" if terminal.err.is_terminal else "plain"
+        # Not what rich says of the stream: forced colours do not make a pipe a terminal.
+        choice = "rich" if terminal.err.file.isatty() else "plain"
     if choice == "off" or terminal.quiet:
         return _Silent()
     if choice == "rich":

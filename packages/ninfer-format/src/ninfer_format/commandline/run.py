@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 import click
@@ -14,12 +16,29 @@ import click
 from ninfer_format.commandline.terminal import Terminal
 from ninfer_format.errors import ExitCode, NInferError, UsageError
 
+_SIGNAL_EXIT_BASE = 128
+"""A process that a signal ended reports 128 and the signal's number: 130 for SIGINT."""
+
 
 class InternalError(NInferError):
     """Something that should not happen: a fault of ours, not of the input."""
 
     code = "internal"
     exit_code = ExitCode.INTERNAL
+
+
+class InterruptedCommandError(NInferError):
+    """A signal ended the command.
+
+    Args:
+        number: The signal.
+    """
+
+    code = "interrupted"
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted")
+        self.exit_status = _SIGNAL_EXIT_BASE + number
 
 
 class FileSystemError(NInferError):
@@ -42,17 +61,59 @@ def run(command: click.Command, schema: str, arguments: Sequence[str] | None = N
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     terminal = Terminal(schema=schema, json="--json" in arguments, debug="--debug" in arguments)
     try:
-        result = command.main(args=list(arguments), standalone_mode=False)
+        with _stop_signals_as_interrupts():
+            result = command.main(args=list(arguments), standalone_mode=False)
     except click.exceptions.Exit as exit_request:
         _leave(exit_request.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        _leave(ExitCode.INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        interrupted = InterruptedCommandError(_signal_of(interrupt))
+        terminal.fail(interrupted)
+        _leave(interrupted.exit_status)
     except BrokenPipeError:
         _leave_broken_pipe()
     except Exception as error:
         _leave(_report(terminal, error))
     _leave(result if isinstance(result, int) else ExitCode.OK)
+
+
+class _StopSignal(KeyboardInterrupt):
+    """A signal to stop other than that of Ctrl-C; it cleans up in the same way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _stop_signals_as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the command, so that nothing half-written remains."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise _StopSignal(number)
+
+    # An ignored one stays ignored: that is how nohup works.
+    handled = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _signal_of(interrupt: BaseException) -> int:
+    """The signal behind an interrupt; click turns a `KeyboardInterrupt` into its own `Abort`."""
+    while not isinstance(interrupt, _StopSignal):
+        cause = interrupt.__cause__ or interrupt.__context__
+        if cause is None:
+            return signal.SIGINT
+        interrupt = cause
+    return interrupt.number
 
 
 def _speak_utf8() -> None:

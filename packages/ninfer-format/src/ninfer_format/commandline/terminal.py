@@ -11,6 +11,7 @@ from typing import Any, Literal, TextIO
 import click
 from rich.console import Console
 
+from ninfer_format.commandline.printable import printable
 from ninfer_format.errors import NInferError
 
 ColorChoice = Literal["auto", "always", "never"]
@@ -69,7 +70,7 @@ class Terminal:
 
     def warn(self, message: str) -> None:
         """Print one line that starts with ``warning:`` on stderr."""
-        self.note(f"warning: {message}")
+        self.note(printable(f"warning: {message}"))
 
     def print_json(self, document: dict[str, Any]) -> None:
         """Print the command's one JSON document; ``schema`` and ``ok`` are put in front."""
@@ -84,7 +85,8 @@ class Terminal:
     def fail(self, error: NInferError) -> None:
         """Report `error`: one line (and a hint) on stderr, with ``--json`` a document as well."""
         hint = f" (hint: {error.hint})" if error.hint else ""
-        click.echo(f"error: {error}{hint}", err=True)
+        # Names out of files stand in messages, and must not forge lines or drive the terminal.
+        click.echo(printable(f"error: {error}{hint}"), err=True)
         if self.json:
             details = {"code": error.code, "message": str(error)}
             if error.path is not None:

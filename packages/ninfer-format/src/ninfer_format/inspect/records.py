@@ -8,7 +8,7 @@ from typing import Any
 
 from ninfer_format.container.reader import Artifact
 from ninfer_format.container.schema import Binding, ObjectRecord, Part, TensorRecord, Use
-from ninfer_format.inspect.printable import printable
+from ninfer_format.commandline.printable import printable
 
 
 def object_lines(artifact: Artifact) -> Iterator[str]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ninfer_format.commandline.sizes import format_bytes
-from ninfer_format.inspect.printable import printable
+from ninfer_format.commandline.printable import printable
 
 
 def overview_lines(document: dict[str, Any]) -> Iterator[str]:
