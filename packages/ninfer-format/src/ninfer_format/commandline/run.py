@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 import traceback
@@ -13,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from ninfer_format.commandline.streams import discard, prepare_streams
 from ninfer_format.commandline.terminal import Terminal
 from ninfer_format.errors import ExitCode, NInferError, UsageError
 
@@ -57,7 +56,7 @@ def run(command: click.Command, schema: str, arguments: Sequence[str] | None = N
             are read.
         arguments: Command line without the program's name; ``sys.argv[1:]`` when absent.
     """
-    _speak_utf8()
+    prepare_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     terminal = Terminal(schema=schema, json="--json" in arguments, debug="--debug" in arguments)
     try:
@@ -116,13 +115,6 @@ def _signal_of(interrupt: BaseException) -> int:
     return interrupt.number
 
 
-def _speak_utf8() -> None:
-    """Print UTF-8 whatever the locale says; what cannot be encoded is replaced."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
-
-
 def _report(terminal: Terminal, error: Exception) -> ExitCode:
     if terminal.debug:
         traceback.print_exception(error)
@@ -151,24 +143,17 @@ def _as_ninfer_error(error: Exception) -> NInferError:
 
 def _leave(code: int) -> NoReturn:
     try:
-        if sys.stdout is not None:  # None: closed before the process began
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _leave_broken_pipe()
     except OSError as error:
         # A full disk shows here when the product was short enough to wait in the buffer.
         click.echo(f"error: {_as_ninfer_error(error)}", err=True)
-        _discard_stdout()
+        discard(sys.stdout)
         code = code or ExitCode.FAILED
     sys.exit(int(code))
 
 
 def _leave_broken_pipe() -> NoReturn:
-    if sys.stdout is not None:
-        _discard_stdout()
+    discard(sys.stdout)
     sys.exit(int(ExitCode.FAILED))
-
-
-def _discard_stdout() -> None:
-    """Point stdout at nothing, since the interpreter flushes it once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

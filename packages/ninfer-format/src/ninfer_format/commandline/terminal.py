@@ -12,15 +12,24 @@ import click
 from rich.console import Console
 
 from ninfer_format.commandline.printable import printable
+from ninfer_format.commandline.streams import discard
 from ninfer_format.errors import NInferError
 
 ColorChoice = Literal["auto", "always", "never"]
 ProgressChoice = Literal["auto", "rich", "plain", "off"]
 
 
+class _Console(Console):
+    """A console that leaves it to the command what a reader that has gone means."""
+
+    def on_broken_pipe(self) -> None:
+        """Pass the error on; rich itself would end the process."""
+        raise BrokenPipeError
+
+
 def _console(stream: TextIO, color: ColorChoice) -> Console:
     forced = {"auto": None, "always": True, "never": False}[color]
-    return Console(
+    return _Console(
         file=stream,
         force_terminal=forced,
         no_color=True if color == "never" else None,
@@ -59,9 +68,17 @@ class Terminal:
         self.err = _console(sys.stderr, self.color)
 
     def note(self, message: str) -> None:
-        """Print one line for a person on stderr, unless ``--quiet`` was given."""
-        if not self.quiet:
+        """Print one line for a person on stderr, unless ``--quiet`` was given.
+
+        A stderr that cannot be written, because its reader has gone or its disk is full, costs
+        the line and nothing else.
+        """
+        if self.quiet:
+            return
+        try:
             self.err.print(message, markup=False)
+        except OSError:
+            discard(sys.stderr)
 
     def detail(self, message: str) -> None:
         """Print one line on stderr if ``-v`` was given."""
@@ -86,7 +103,10 @@ class Terminal:
         """Report `error`: one line (and a hint) on stderr, with ``--json`` a document as well."""
         hint = f" (hint: {error.hint})" if error.hint else ""
         # Names out of files stand in messages, and must not forge lines or drive the terminal.
-        click.echo(printable(f"error: {error}{hint}"), err=True)
+        try:
+            click.echo(printable(f"error: {error}{hint}"), err=True)
+        except OSError:
+            discard(sys.stderr)
         if self.json:
             details = {"code": error.code, "message": str(error)}
             if error.path is not None:
