@@ -54,7 +54,9 @@ def main() -> int:
     if parser.parse_args().check:
         if check():
             return 0
-        print(f"error: {OUTPUT.name} is out of date; run this tool without --check")
+        print(
+            f"error: {OUTPUT.name} is out of date; run this tool without --check", file=sys.stderr
+        )
         return 1
     build(OUTPUT)
     print(f"wrote {OUTPUT.name}: {OUTPUT.stat().st_size} bytes")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import itertools
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +90,75 @@ def test_the_longest_legal_name_can_be_published(tmp_path: Path) -> None:
         stage(staged, tmp_path / name, b"x")
         staged.publish_new()
     assert names(tmp_path) == [name]
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in folder.iterdir()}
+
+
+def replace_set(folder: Path) -> None:
+    """Replace a, b and c, of which c is new, and retire d."""
+    with StagedFiles() as staged:
+        for name in ("c", "b", "a"):
+            stage(staged, folder / name, b"new")
+        staged.publish_replacing([folder / "d"])
+
+
+def test_a_set_replaces_another_one(tmp_path: Path) -> None:
+    for name in ("a", "b", "d"):
+        (tmp_path / name).write_text("old", encoding="utf-8")
+    replace_set(tmp_path)
+    assert content(tmp_path) == {"a": "new", "b": "new", "c": "new"}
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("steps", range(6))
+def test_an_interruption_while_a_set_is_replaced_brings_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, is_done: bool
+) -> None:
+    for name in ("a", "b", "d"):
+        (tmp_path / name).write_text("old", encoding="utf-8")
+    count = itertools.count()
+
+    def interrupted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> Any:
+            now = next(count) == steps
+            result = call(*arguments) if is_done or not now else None
+            if now:
+                raise KeyboardInterrupt
+            return result
+
+        return step
+
+    # Three old files move aside, three new ones get their names.
+    monkeypatch.setattr(Path, "rename", interrupted(Path.rename))
+    monkeypatch.setattr(os, "link", interrupted(os.link))
+    with pytest.raises(KeyboardInterrupt):
+        replace_set(tmp_path)
+    assert content(tmp_path) == {"a": "old", "b": "old", "d": "old"}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_adopted_files_are_published_and_flushed_with_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "x").write_text("content", encoding="utf-8")
+    (tmp_path / "target").mkdir()
+    with StagedFiles() as staged:
+        staged.adopt(tmp_path / "made" / "x", tmp_path / "target" / "a")
+        if force:
+            staged.publish_replacing()
+        else:
+            staged.publish_new()
+    assert content(tmp_path / "target") == {"a": "content"}
+    assert names(tmp_path / "made") == []
+    assert flushed == [str(tmp_path / "made" / "x"), str(tmp_path / "target")]

@@ -26,7 +26,14 @@ COMPONENTS = ("text", "vision", "mtp")
 Convert = Callable[..., Path]
 WriteSafetensors = Callable[[Path, Mapping[str, np.ndarray]], None]
 
-_DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32", "float16": "F16", "int64": "I64"}
+_DTYPE_NAMES = {
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float16": "F16",
+    "float8_e4m3fn": "F8_E4M3",
+    "int64": "I64",
+    "int8": "I8",
+}
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from ninfer_format import open_artifact
 from ninfer_runtime import builtin_model
@@ -24,3 +27,15 @@ def test_the_shipped_model_has_every_component_and_no_report_beside_it():
         assert set(artifact.directory.components) == {"text", "vision", "mtp"}
         assert artifact.directory.provenance["recipe"] == {"name": "qwen3_8_27b"}
     assert not path.with_name(path.name + ".conversion.json").exists()
+
+
+def test_an_outdated_model_is_an_error_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tool = runpy.run_path(str(TOOL))
+    monkeypatch.setattr(sys, "argv", [str(TOOL), "--check"])
+    monkeypatch.setitem(tool["main"].__globals__, "check", lambda: False)
+    assert tool["main"]() == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: tiny-qwen3_5.ninfer is out of date")

@@ -16,9 +16,12 @@ import pytest
 from ninfer_format import Artifact, SafetensorsCheckpoint, TensorRecord, get_format, open_artifact
 from ninfer_format.dtypes import GroupedFormat
 from ninfer_format.errors import CheckpointError
+from ninfer_quant.cli.plan_table import plan_document
 from ninfer_quant.errors import VerificationError
 from ninfer_quant.methods.request import MethodRequest
+from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
 from ninfer_quant.pipeline.staging import report_path
+from ninfer_quant.recipes.loading import load_recipe
 from ninfer_quant.resources.tokenizer import SPLIT_PATTERN
 
 Convert = Callable[..., Path]
@@ -403,9 +406,30 @@ def test_a_recipe_file_can_do_what_no_official_one_does(
     statistics = {item["parameter"]: item for item in report_of(output)["statistics"]}
     assert statistics["text/layers/0/mlp/up"]["relative_frobenius"] == pytest.approx(0.5, rel=1e-3)
     assert "text/layers/1/mlp/up" not in statistics
+    assert report_of(output)["shared"] == {"text/layers/1/mlp/up": "text/layers/0/mlp/up"}
     methods = {name: item for item in report_of(output)["methods"] for name in item["parameters"]}
     assert methods["text/layers/0/mlp/up"]["method"].endswith(":shrunk")
     assert methods["text/layers/0/mlp/up"]["method_parameters"] == {"factor": 0.5}
+
+
+def test_a_plan_lists_shared_parameters(checkpoint: Path, tmp_path: Path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(
+        "def configure(model, recipe, sources):\n"
+        "    recipe.share('text/layers/1/mlp/up', 'text/layers/0/mlp/up')\n",
+        encoding="utf-8",
+    )
+    conversion = plan_conversion(ConversionRequest(checkpoint, load_recipe(str(recipe))))
+    document = plan_document(conversion)
+    rows = {row["parameter"]: row for row in document["assignments"]}
+    assert rows.keys() == conversion.preparation.bindings.keys()
+    owner, shared = rows["text/layers/0/mlp/up"], rows["text/layers/1/mlp/up"]
+    assert (shared["source"], shared["method"], shared["bytes"]) == (
+        "text/layers/0/mlp/up",
+        "shared",
+        0,
+    )
+    assert (shared["object"], shared["format"]) == (owner["object"], owner["format"])
 
 
 def test_a_float32_checkpoint_is_rounded_with_a_warning(
@@ -463,11 +487,11 @@ def test_unused_tensors_are_a_warning_and_expected_ones_are_not(
 ):
     weights = checkpoint_copy / "model.safetensors"
     tensors = read_all(weights)
-    tensors["model.extra.input_scale"] = np.zeros(1, np.float32)
+    tensors["model.extra.weight"] = np.zeros(1, np.float32)
     write_safetensors(weights, tensors)
     output = convert(tmp_path / "tiny.ninfer", model=checkpoint_copy, components=("text",))
     assert report_of(output)["warnings"] == [
-        "tensors that no parameter uses (1): model.extra.input_scale"
+        "tensors that no parameter uses (1): model.extra.weight"
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_format import ArtifactWriter, SafetensorsCheckpoint
+from ninfer_format import ArtifactWriter, SafetensorsCheckpoint, open_artifact
 from ninfer_format.errors import CheckpointError, ExitCode, UnsupportedConfigError, UsageError
 from ninfer_quant.errors import ConversionError, DiskSpaceError
 from ninfer_quant.pipeline import staging
@@ -215,6 +216,117 @@ def test_a_path_that_is_no_folder_is_refused(convert: Convert, checkpoint: Path,
             convert(tmp_path / "tiny.ninfer", model=path)
 
 
+def test_a_quantized_checkpoint_is_refused(
+    convert: Convert, change_weights: Callable[[Change], Path], tmp_path: Path
+):
+    quantized: list[str] = []
+
+    def quantize(tensors: dict[str, np.ndarray]) -> None:
+        for name in [name for name in tensors if name.endswith("_proj.weight")]:
+            tensors[name] = tensors[name].astype(ml_dtypes.float8_e4m3fn)
+            tensors[f"{name}_scale"] = np.ones(1, np.float32)
+            quantized.extend((name, f"{name}_scale"))
+
+    with pytest.raises(CheckpointError, match="float8_e4m3fn") as caught:
+        convert(tmp_path / "tiny.ninfer", model=change_weights(quantize))
+    assert set(caught.value.tensors) == set(quantized)
+    assert all(name in str(caught.value) for name in quantized)
+    assert remaining(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    ["weight_scale", "input_scale", "weight_scale_inv", "weight_scale_2", "weight_zero_point"],
+)
+def test_scales_that_nothing_reads_are_refused(
+    convert: Convert, change_weights: Callable[[Change], Path], tmp_path: Path, suffix: str
+):
+    name = f"model.language_model.layers.3.self_attn.o_proj.{suffix}"
+
+    def add(tensors: dict[str, np.ndarray]) -> None:
+        tensors[name] = np.ones(1, np.float32)
+
+    with pytest.raises(CheckpointError) as caught:
+        convert(tmp_path / "tiny.ninfer", model=change_weights(add))
+    assert caught.value.tensors == (name,)
+
+
+O_PROJ = "model.language_model.layers.3.self_attn.o_proj.weight"
+
+
+def to_integers(tensors: dict[str, np.ndarray]) -> None:
+    scale = np.abs(tensors[O_PROJ]).astype(np.float32).max() / np.float32(127)
+    tensors[O_PROJ] = np.rint(tensors[O_PROJ].astype(np.float32) / scale).astype(np.int8)
+    tensors[f"{O_PROJ}_scale"] = np.array([scale])
+
+
+def test_weights_that_are_integers_are_refused(
+    convert: Convert, change_weights: Callable[[Change], Path], tmp_path: Path
+):
+    def without_scale(tensors: dict[str, np.ndarray]) -> None:
+        to_integers(tensors)
+        del tensors[f"{O_PROJ}_scale"]
+
+    with pytest.raises(CheckpointError, match=f"{O_PROJ} of type int8") as caught:
+        convert(tmp_path / "x.ninfer", "qwen3_8_27b_bf16", model=change_weights(without_scale))
+    assert caught.value.tensors == (O_PROJ,)
+
+
+def test_a_recipe_may_apply_the_scales(
+    convert: Convert, change_weights: Callable[[Change], Path], tmp_path: Path
+):
+    recipe = tmp_path / "scaled.py"
+    recipe.write_text(
+        "import numpy as np\n"
+        "from ninfer_quant.sources.logical import LogicalSource, TensorSource\n"
+        f"NAME = {O_PROJ!r}\n"
+        "class Scaled(LogicalSource):\n"
+        "    def __init__(self, words, scale):\n"
+        "        super().__init__(words.shape, NAME, (*words.tensors, *scale.tensors))\n"
+        "        self.words, self.scale = words, scale\n"
+        "    def _read(self, begin, end):\n"
+        "        scale = self.scale.read_values(0, 1)\n"
+        "        return self.words.read_values(begin, end).astype(np.float32) * scale\n"
+        "def configure(model, recipe, sources):\n"
+        "    words, scale = (TensorSource(sources['base'], NAME + s) for s in ('', '_scale'))\n"
+        "    recipe.assign('text/layers/3/attention/output', source=Scaled(words, scale))\n",
+        encoding="utf-8",
+    )
+    with open_artifact(
+        convert(
+            tmp_path / "scaled.ninfer",
+            "qwen3_8_27b_bf16",
+            model=change_weights(to_integers),
+            overrides=(str(recipe),),
+        )
+    ) as artifact:
+        values = artifact.decode_parameter("text/layers/3/attention/output")
+    assert 0 < np.abs(values).max() < 2
+
+
+def test_a_checkpoint_without_a_vision_tower_says_so(
+    convert: Convert, checkpoint_copy: Path, tmp_path: Path
+):
+    path = checkpoint_copy / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    del config["vision_config"]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"config\.json: .* no vision component") as caught:
+        convert(tmp_path / "tiny.ninfer", model=checkpoint_copy)
+    assert caught.value.hint == "leave vision out of --components"
+
+
+def test_an_unsupported_value_is_reported_with_its_file(
+    convert: Convert, checkpoint_copy: Path, tmp_path: Path
+):
+    path = checkpoint_copy / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    config["text_config"]["hidden_size"] = -4
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UnsupportedConfigError, match=r"config\.json: .*hidden_size = -4"):
+        convert(tmp_path / "tiny.ninfer", model=checkpoint_copy)
+
+
 # --- the output ----------------------------------------------------------------------------
 
 
@@ -250,6 +362,49 @@ def test_a_forced_output_leaves_no_parts_of_the_old_one(convert: Convert, tmp_pa
         "tiny.ninfer.part-0001",
         "tiny.ninfer.part-x",
     ]
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_forced_output_leaves_files_of_others(convert: Convert, tmp_path: Path, is_folder: bool):
+    foreign = tmp_path / "tiny.ninfer.part-0009"
+    if is_folder:
+        foreign.mkdir()
+    else:
+        foreign.write_text("precious", encoding="utf-8")
+    convert(tmp_path / "tiny.ninfer", force=True)
+    convert(tmp_path / "tiny.ninfer", force=True)
+    assert remaining(tmp_path) == ["tiny.ninfer", "tiny.ninfer.conversion.json", foreign.name]
+    assert is_folder or foreign.read_text("utf-8") == "precious"
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_an_interrupted_replacement_keeps_the_old_artifact(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+):
+    output = tmp_path / "tiny.ninfer"
+    convert(output, max_file_bytes=3_000_000)
+    old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(old) == 5
+    rename, count = Path.rename, itertools.count()
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if next(count) == step:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert(output, "qwen3_8_27b_q6", max_file_bytes=3_000_000, force=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == old
+
+
+def test_names_may_be_as_long_as_the_report_allows(convert: Convert, tmp_path: Path):
+    longest = 255 - len(".conversion.json")
+    output = tmp_path / "tiny.ninfer".rjust(longest, "x")
+    convert(output)
+    assert remaining(tmp_path) == [output.name, report_path(output).name]
+    with pytest.raises(UsageError, match=r"has 256 bytes \(expected at most 255\)"):
+        convert(tmp_path / f"x{output.name}")
 
 
 def test_a_failure_keeps_what_force_would_have_replaced(
@@ -339,7 +494,7 @@ def test_a_target_that_appears_at_the_last_moment_is_kept(tmp_path: Path):
         output.write_text("somebody else's", encoding="utf-8")
         names = ["out.ninfer.part-0001", report_path(output).name, "out.ninfer"]
         with pytest.raises(UsageError, match="appeared"):
-            publish(folder, names, tmp_path, force=False)
+            publish(folder, names, output, force=False)
     assert remaining(tmp_path) == ["out.ninfer"]
     assert output.read_text("utf-8") == "somebody else's"
 
@@ -351,10 +506,10 @@ SLOW_RECIPE = """
 import time
 
 from ninfer_quant.methods.request import MethodJob
-from ninfer_quant.methods.cast_direct import cast_direct
+from ninfer_quant.methods.cast_direct import plan_cast_direct
 
 def slow(request):
-    job = cast_direct(request)
+    job = plan_cast_direct(request)
 
     class Slow:
         def __init__(self, output):

@@ -115,6 +115,24 @@ def test_parts_of_different_types_meet_in_the_wider_one():
     assert values[3] == np.float32(1 + 2**-20)
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ((np.float16, ml_dtypes.bfloat16), np.float32),
+        ((ml_dtypes.bfloat16, np.float16, np.float32), np.float32),
+        ((np.float16, np.float64, ml_dtypes.bfloat16), np.float64),
+        ((np.float16, np.float16), np.float16),
+    ],
+)
+def test_parts_of_any_float_types_can_meet(dtypes: tuple[type, ...], expected: type):
+    parts: list[np.ndarray] = [
+        np.full((1, 2), index + 0.5, dtype) for index, dtype in enumerate(dtypes)
+    ]
+    values = request_over(*parts).values(0, 2 * len(parts))
+    assert values.dtype == expected
+    assert values.tolist() == [index + 0.5 for index in range(len(parts)) for _ in range(2)]
+
+
 def test_the_last_chunk_is_kept_until_it_is_released():
     array = np.zeros((2, 2), np.float32)
     request = request_over(array)
@@ -169,9 +187,7 @@ def test_error_sums_equal_norms(values: np.ndarray):
     stored = np.zeros_like(values)
     sums = ErrorSums()
     sums.add(values[:7], stored[:7])
-    other = ErrorSums()
-    other.add(values[7:], stored[7:])
-    sums.merge(other)
+    sums.add(values[7:], stored[7:])
     wide = values.astype(np.float64)
     assert sums.squared_error == pytest.approx(float(wide @ wide), rel=1e-12)
     assert sums.max_error == np.abs(values).max()

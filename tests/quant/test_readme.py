@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from ninfer_format import open_artifact
+from ninfer_quant.pipeline.staging import report_path
 
 README = Path(__file__).resolve().parents[2] / "packages" / "ninfer-quant" / "README.md"
 
@@ -17,3 +19,20 @@ def test_the_recipe_of_the_readme_works(convert: Callable[..., Path], tmp_path: 
     with open_artifact(output) as artifact:
         parts = artifact.directory.bindings["text/layers/0/mlp/down"].parts
         assert len(parts) == 2
+    report = json.loads(report_path(output).read_text("utf-8"))
+    assert report["warnings"] == []
+    statistics = {(item["parameter"], *(item["rows"] or ())): item for item in report["statistics"]}
+    exact = statistics["text/layers/0/mlp/down", 0, 128]
+    rest = statistics["text/layers/0/mlp/down", 128, 256]
+    assert (exact["format"], exact["method"], exact["layout"], exact["max_abs_error"]) == (
+        "bf16",
+        "cast_direct",
+        "contiguous_le_v1",
+        0,
+    )
+    assert (rest["format"], rest["method"], rest["layout"]) == (
+        "q6_g64_fp16",
+        "grouped_absmax",
+        "row_split_k128_v1",
+    )
+    assert 0.02 < rest["relative_frobenius"] < 0.03

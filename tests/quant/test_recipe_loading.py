@@ -85,14 +85,45 @@ def test_a_file_that_does_not_import_is_reported(tmp_path: Path):
 
 def test_a_recipe_that_raises_is_reported_with_its_line(tmp_path: Path, model: Model):
     path = write(tmp_path / "recipe.py", "def configure(model, recipe, sources):\n    1 / 0\n")
-    with pytest.raises(RecipeError, match="failed at line 2: ZeroDivisionError"):
+    with pytest.raises(
+        RecipeError, match=r"recipe\.py: line 2: recipe .* failed: ZeroDivisionError"
+    ):
         load_recipe(path).apply(model, Recipe(model), {})
 
 
-def test_errors_of_the_recipe_interface_pass_unchanged(tmp_path: Path, model: Model):
+def test_an_error_that_the_interface_raises_is_reported_with_its_line(tmp_path: Path, model: Model):
     path = write(
         tmp_path / "recipe.py",
-        "def configure(model, recipe, sources):\n    recipe.assign('nope', format='fp32')\n",
+        "def configure(model, recipe, sources):\n"
+        "    helper(recipe)\n"
+        "def helper(recipe):\n"
+        "    recipe.assign('text/a', rows=(0, 9))\n",
     )
-    with pytest.raises(RecipeError, match=r"^selector 'nope' matches no parameter$"):
+    with pytest.raises(RecipeError) as caught:
         load_recipe(path).apply(model, Recipe(model), {})
+    assert str(caught.value) == (
+        f"{path}: line 4: text/a: rows (0, 9) are not a range inside [0, 2)"
+    )
+    assert caught.value.parameters == ("text/a",)
+
+
+def test_another_error_inside_the_interface_has_the_line_of_the_recipe(
+    tmp_path: Path, model: Model
+):
+    path = write(
+        tmp_path / "recipe.py",
+        "def configure(model, recipe, sources):\n    recipe.assign(3, format='fp32')\n",
+    )
+    with pytest.raises(RecipeError, match=r"recipe\.py: line 2: .*TypeError"):
+        load_recipe(path).apply(model, Recipe(model), {})
+
+
+def test_a_file_that_fails_while_it_is_imported_is_reported_with_its_line(tmp_path: Path):
+    path = write(tmp_path / "recipe.py", "x = 1\nx.nothing\n")
+    with pytest.raises(RecipeError, match=r"line 2: .*cannot be imported: AttributeError"):
+        load_recipe(path)
+
+
+def test_a_built_in_recipe_that_does_not_fit_is_named(model: Model):
+    with pytest.raises(RecipeError, match=r"^recipe qwen3_8_27b: this recipe is for dense"):
+        load_recipe("qwen3_8_27b").apply(model, Recipe(model), {})

@@ -335,3 +335,12 @@ def test_components_without_resources_have_none(
     checkpoint: Path, configs: dict[str, dict[str, Any]]
 ):
     assert set(read_resources(locate(checkpoint), configs).data) == {"text", "vision"}
+
+
+def test_a_member_that_appears_twice_is_refused(
+    checkpoint_copy: Path, configs: dict[str, dict[str, Any]]
+):
+    path = checkpoint_copy / "generation_config.json"
+    path.write_text('{"eos_token_id": 0, "eos_token_id": 1}', encoding="utf-8")
+    with pytest.raises(ConversionError, match=r"generation_config\.json.*'eos_token_id'.*twice"):
+        read_resources(locate(checkpoint_copy), configs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,20 @@ def test_scales_outside_the_format_are_refused(name: str, word: int) -> None:
     words.scales[1, 1] = word
     with pytest.raises(ArtifactError, match=rf"scale word at \[1, 1\].*found {word:#06x}"):
         codec(name).validate(words, (3, 70))
+
+
+def test_groups_of_zeros_are_checked_about_as_fast_as_others() -> None:
+    shape = (512, 8192)
+    words = GroupedWords(np.zeros(shape, np.int8), np.zeros((512, 128), np.uint16))
+    others = GroupedWords(words.codes, np.full((512, 128), 0x3C00, np.uint16))
+
+    def seconds(checked: GroupedWords) -> float:
+        begin = time.process_time()
+        codec("q4_g64_fp16").validate(checked, shape)
+        return time.process_time() - begin
+
+    # Group by group in Python it takes fifty times as long.
+    assert min(seconds(words) for _ in range(5)) < 15 * min(seconds(others) for _ in range(5))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -163,6 +167,41 @@ def test_a_missing_part_fails_the_reads_that_need_it(two_part_artifact: Path) ->
             artifact.read_object("w")
         hidden.rename(part)
         assert artifact.decode_object("w")[-1] == 8191, "a part is looked for again"
+
+
+@pytest.fixture
+def _without_waiting() -> Iterator[None]:
+    """Fail instead of waiting for somebody to write into a pipe."""
+
+    def fail(*_: object) -> NoReturn:
+        raise TimeoutError("waited for a pipe")
+
+    previous = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.usefixtures("_without_waiting")
+def test_a_pipe_is_no_artifact(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.ninfer")
+    with pytest.raises(ArtifactError, match=r"m\.ninfer: not a regular file") as raised:
+        open_artifact(tmp_path / "m.ninfer")
+    assert category(raised) == "framing"
+
+
+@pytest.mark.usefixtures("_without_waiting")
+def test_a_pipe_is_no_part(two_part_artifact: Path) -> None:
+    part = two_part_artifact.with_name(f"{two_part_artifact.name}.part-0001")
+    part.unlink()
+    os.mkfifo(part)
+    with (
+        open_artifact(two_part_artifact) as artifact,
+        pytest.raises(ArtifactError, match=r"part-0001: not a regular file") as raised,
+    ):
+        artifact.read_range(0, artifact.payload_bytes)
+    assert category(raised) == "part"
 
 
 def test_a_truncated_part_is_named(two_part_artifact: Path) -> None:

@@ -187,6 +187,9 @@ def test_a_resource_that_is_absent_lists_those_that_are_there(
     code, out, err = inspect(all_formats, "--resource", "nothing")
     assert (code, out) == (3, "")
     assert "no such resource" in err
+    assert "did you mean" not in err
+    _, _, err = inspect(all_formats, "--resource", "chat_template.json")
+    assert "did you mean chat_template.jinja?" in err
     assert "text/tokenizer.json" in err
 
 
@@ -276,11 +279,10 @@ def test_help_is_complete_and_narrow(inspect: Any) -> None:
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
-def test_version(inspect: Any) -> None:
-    code, out, _ = inspect("--version")
-    assert code == 0
-    assert out.startswith("ninfer-inspect ")
-    assert out.endswith("container version 3\n")
+def test_version() -> None:
+    result = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("ninfer-inspect ")
+    assert result.stdout.endswith("container version 3\n")
 
 
 def test_the_installed_command(all_formats: Path, tmp_path: Path) -> None:

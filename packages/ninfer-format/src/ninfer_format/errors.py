@@ -5,6 +5,7 @@ One tree, so that a caller can catch at the level it needs::
     NInferError
     ├── UsageError              an option, a combination of options or an input file of a command
     ├── ArtifactError           a `.ninfer` file breaks the container, a layout or a format
+    │   └── FileLimitError      the limit for the length of its files is too small
     ├── CheckpointError         a source checkpoint is incomplete or contradicts itself
     └── UnsupportedConfigError  a configuration value that would change the mathematics
 
@@ -117,6 +118,25 @@ class ArtifactError(NInferError, ValueError):
         self.offset = offset
         self.expected = expected
         self.found = found
+
+
+class FileLimitError(ArtifactError):
+    """The limit for the length of a file leaves no room for payload.
+
+    Args:
+        smallest: The least limit that would do, in bytes.
+        limit: The limit.
+    """
+
+    def __init__(self, smallest: int, limit: int) -> None:
+        super().__init__(
+            "writer",
+            "file size limit leaves no room for payload beside header and directory",
+            expected=f"at least {smallest} bytes",
+            found=limit,
+        )
+        self.smallest = smallest
+        self.limit = limit
 
 
 class CheckpointError(NInferError, ValueError):

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+
+def hidden_sibling(target: Path) -> Path:
+    """A new hidden name beside `target`; nothing is created."""
+    # Not the whole name: the longest legal one has no room for an addition.
+    return target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
 
 
 @dataclass(slots=True)
@@ -56,9 +64,7 @@ class StagedFiles:
             A file descriptor for reading and writing, owned by this object. The file has the
             permissions that the process gives to new files.
         """
-        # Not the whole name: the longest legal one has no room for an addition.
-        name = f".{target.name[:40]}.{secrets.token_hex(8)}.tmp"
-        staged = _Staged(target, target.with_name(name))
+        staged = _Staged(target, hidden_sibling(target))
         # Known before it exists: an interruption between the two leaves nothing behind.
         self._files.append(staged)
         staged.descriptor = os.open(
@@ -68,28 +74,40 @@ class StagedFiles:
             os.ftruncate(staged.descriptor, num_bytes)
         return staged.descriptor
 
+    def adopt(self, temporary: Path, target: Path) -> None:
+        """Take a finished file, which is to be published as `target` in the same file system."""
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        self._files.append(_Staged(target, temporary, descriptor))
+
     def publish_new(self) -> None:
-        """Flush all files to disk and give them their names, in the order they were created.
+        """Flush all files to disk and give them their names, in the order they were staged.
 
         Raises:
             FileExistsError: A target exists; it is left as it is, and none is published.
         """
         self._flush()
-        try:
-            for staged in self._files:
-                os.link(staged.temporary, staged.target)
-            self._sync_folders()
-        except BaseException:
-            self._withdraw()
-            raise
+        self._link()
         self.discard()
 
-    def publish_replacing(self) -> None:
-        """Flush all files to disk and rename them to their targets, replacing what is there."""
+    def publish_replacing(self, retired: Sequence[Path] = ()) -> None:
+        """Flush all files to disk and give them their names, replacing what is there.
+
+        One file takes the place of another in one step. Of several files the old ones are moved
+        aside first, in reverse order, and are back in their place if anything fails: old and new
+        files are never to be seen together.
+
+        Args:
+            retired: More files that disappear when the new ones appear.
+        """
         self._flush()
-        for staged in self._files:
+        if len(self._files) == 1 and not retired:
+            (staged,) = self._files
             staged.temporary.replace(staged.target)
-        self._sync_folders()
+            self._sync_folders()
+        else:
+            targets = [staged.target for staged in reversed(self._files)]
+            with _moved_aside([*targets, *retired]):
+                self._link()
         self.discard()
 
     def discard(self) -> None:
@@ -105,6 +123,16 @@ class StagedFiles:
                 os.fsync(staged.descriptor)
                 _close(staged)
 
+    def _link(self) -> None:
+        """Give all files their names, or none."""
+        try:
+            for staged in self._files:
+                os.link(staged.temporary, staged.target)
+            self._sync_folders()
+        except BaseException:
+            self._withdraw()
+            raise
+
     def _withdraw(self) -> None:
         # A target may be somebody else's file; ours is the one that is the temporary file.
         for staged in self._files:
@@ -119,6 +147,26 @@ class StagedFiles:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+@contextmanager
+def _moved_aside(paths: Sequence[Path]) -> Iterator[None]:
+    """Hide the files among `paths`; they are gone after the block, or back after an exception."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for path in paths:
+            if os.path.lexists(path):
+                # Known before it is moved: an interruption between the two loses nothing.
+                moved.append((path, hidden_sibling(path)))
+                path.rename(moved[-1][1])
+        yield
+    except BaseException:
+        for path, aside in reversed(moved):
+            if os.path.lexists(aside):
+                aside.rename(path)
+        raise
+    for _, aside in moved:
+        aside.unlink()
 
 
 def _close(staged: _Staged) -> None:

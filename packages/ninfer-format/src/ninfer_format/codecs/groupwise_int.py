@@ -226,14 +226,18 @@ class GroupwiseIntCodec(Codec[GroupedWords]):
         bad_scales = words.scales > _LARGEST_FINITE_HALF
         if bad_scales.any():
             raise self._illegal("scale word", words.scales, bad_scales, first_row)
-        zero_rows, zero_groups = np.nonzero(words.scales == 0)
-        for row, column in zip(zero_rows.tolist(), (zero_groups * group).tolist(), strict=True):
-            if words.codes[row, column : column + group].any():
-                raise ArtifactError(
-                    "codec",
-                    f"{self.format} group under a zero scale has a code that is not 0: "
-                    f"row {first_row + row}, columns from {column}",
-                )
+        zero_scales = words.scales == 0
+        if not zero_scales.any():
+            return
+        group_starts = np.arange(0, columns, group)
+        bad_groups = zero_scales & np.logical_or.reduceat(words.codes, group_starts, axis=1)
+        if bad_groups.any():
+            row, column = (int(index) for index in np.argwhere(bad_groups)[0])
+            raise ArtifactError(
+                "codec",
+                f"{self.format} group under a zero scale has a code that is not 0: "
+                f"row {first_row + row}, columns from {column * group}",
+            )
 
     def _check_array(
         self, array: NDArray[Any], dtype: np.dtype[Any], shape: Shape, name: str

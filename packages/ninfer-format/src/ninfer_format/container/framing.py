@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def pack_header(magic: bytes, number: int, artifact_id: bytes) -> bytes:
 def payload_start(json_bytes: int) -> int:
     """Where the payload of an entry begins."""
     return align_up(HEADER_BYTES + json_bytes, FILE_ALIGNMENT)
+
+
+def total_file_bytes(entry_payload_start: int, segments: Sequence[int]) -> int:
+    """Length of all files of a set together.
+
+    Args:
+        entry_payload_start: Where the payload of the entry begins.
+        segments: Payload bytes of each file, the entry first.
+    """
+    return entry_payload_start + FILE_ALIGNMENT * (len(segments) - 1) + sum(segments)
 
 
 def unpack_entry_header(data: bytes, file_bytes: int, path: Path) -> Header:

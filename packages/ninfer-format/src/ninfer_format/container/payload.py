@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ninfer_format.container.framing import FILE_ALIGNMENT, HEADER_BYTES, check_part_header
 from ninfer_format.container.location import located
+from ninfer_format.container.regular_file import open_regular_file
 from ninfer_format.container.schema import FileSegment
 from ninfer_format.errors import ArtifactError
 
@@ -123,7 +124,7 @@ class Payload:
     def _open_part(self, index: int) -> mmap.mmap:
         segment = self._segments[index]
         path = self._entry.parent / str(segment.path)
-        with path.open("rb") as file, located(path):
+        with open_regular_file(path, "part") as file, located(path):
             check_part_header(file.read(HEADER_BYTES), index, self._artifact_id)
             expected = FILE_ALIGNMENT + segment.payload_bytes
             found = file.seek(0, 2)

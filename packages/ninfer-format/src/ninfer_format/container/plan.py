@@ -18,6 +18,7 @@ from ninfer_format.container.framing import (
     HEADER_BYTES,
     MAX_JSON_BYTES,
     payload_start,
+    total_file_bytes,
 )
 from ninfer_format.container.json_text import dump_json, parse_json
 from ninfer_format.container.location import located
@@ -31,7 +32,7 @@ from ninfer_format.container.schema import (
     TensorRecord,
     Use,
 )
-from ninfer_format.errors import ArtifactError
+from ninfer_format.errors import ArtifactError, FileLimitError
 from ninfer_format.layouts import RAW_BYTES_V1, align_up, get_layout
 
 DEFAULT_MAX_FILE_BYTES = 32_000_000_000
@@ -80,6 +81,11 @@ class ArtifactPlan:
     entry_name: str
     max_file_bytes: int
 
+    @property
+    def file_bytes(self) -> int:
+        """Total length of all files."""
+        return total_file_bytes(self.entry_payload_start, self.segments)
+
     def for_entry(self, name: str) -> ArtifactPlan:
         """The same artifact with an entry file called `name`.
 
@@ -117,8 +123,9 @@ def plan_artifact(
         The plan.
 
     Raises:
-        ArtifactError: `encoding`: a tensor that its layout cannot store; `writer`: the limit is too
-            small or the directory too long; otherwise as the reader would report it.
+        FileLimitError: The limit leaves no room for payload.
+        ArtifactError: `encoding`: a tensor that its layout cannot store; `writer`: the directory is
+            too long; otherwise as the reader would report it.
     """
     if not specs:
         raise ArtifactError("schema", "an artifact has at least one object")
@@ -147,19 +154,14 @@ def segment_payload(
         Payload bytes of each file, the entry first.
 
     Raises:
-        ArtifactError: `writer`: a file of that size holds no payload.
+        FileLimitError: A file of that size holds no payload.
     """
     if entry_payload_start + payload_bytes <= max_file_bytes:
         return (payload_bytes,)
     first = (max_file_bytes - entry_payload_start) // FILE_ALIGNMENT * FILE_ALIGNMENT
     other = (max_file_bytes - FILE_ALIGNMENT) // FILE_ALIGNMENT * FILE_ALIGNMENT
     if first <= 0 or other <= 0:
-        raise ArtifactError(
-            "writer",
-            "file size limit leaves no room for payload beside header and directory",
-            expected=f"at least {entry_payload_start + FILE_ALIGNMENT} bytes",
-            found=max_file_bytes,
-        )
+        raise FileLimitError(entry_payload_start + FILE_ALIGNMENT, max_file_bytes)
     full, rest = divmod(payload_bytes - first, other)
     return (first, *[other] * full, *([rest] if rest else []))
 

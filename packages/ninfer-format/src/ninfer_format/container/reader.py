@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from ninfer_format.codecs import check_encoding, codec_for
 from ninfer_format.container.checks import parse_directory
 from ninfer_format.container.framing import (
-    FILE_ALIGNMENT,
     HEADER_BYTES,
     payload_start,
+    total_file_bytes,
     unpack_entry_header,
 )
 from ninfer_format.container.json_text import parse_json
 from ninfer_format.container.location import located
 from ninfer_format.container.payload import Payload
+from ninfer_format.container.regular_file import open_regular_file
 from ninfer_format.container.schema import (
     Binding,
     Directory,
@@ -48,7 +49,7 @@ def open_artifact(path: str | PathLike[str]) -> Artifact:
         OSError: The file cannot be read.
     """
     entry = Path(path)
-    with entry.open("rb") as file, located(entry):
+    with open_regular_file(entry, "framing") as file, located(entry):
         file_bytes = file.seek(0, 2)
         file.seek(0)
         header = unpack_entry_header(file.read(HEADER_BYTES), file_bytes, entry)
@@ -118,8 +119,8 @@ class Artifact:
     @property
     def file_bytes(self) -> int:
         """Total length of all files of the set, present or not."""
-        parts = len(self.directory.files) - 1
-        return self._entry_payload_start + self.payload_bytes + FILE_ALIGNMENT * parts
+        segments = [file.payload_bytes for file in self.directory.files]
+        return total_file_bytes(self._entry_payload_start, segments)
 
     # --- bytes -----------------------------------------------------------------------------
 

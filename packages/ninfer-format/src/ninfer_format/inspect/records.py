@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ninfer_format.commandline.printable import printable
 from ninfer_format.container.reader import Artifact
 from ninfer_format.container.schema import Binding, ObjectRecord, Part, TensorRecord, Use
-from ninfer_format.commandline.printable import printable
 
 
 def object_lines(artifact: Artifact) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ninfer_format.container.reader import Artifact
 from ninfer_format.errors import ArtifactError, UsageError
+from ninfer_format.nearest import did_you_mean
 
 
 def find_resource(artifact: Artifact, name: str) -> tuple[str, str]:
@@ -30,8 +31,15 @@ def find_resource(artifact: Artifact, name: str) -> tuple[str, str]:
         return found[0]
     if found:
         names = ", ".join("/".join(pair) for pair in found)
-        raise UsageError(f"several components have a resource {name!r}: {names}")
-    known = ", ".join("/".join(pair) for pair in roles) or "none"
+        raise UsageError(
+            f"several components have a resource {name!r}: {names}", hint="give one of these names"
+        )
+    full_names = ["/".join(pair) for pair in roles]
     raise ArtifactError(
-        "reference", "no such resource", expected=f"one of {known}", found=name, path=artifact.path
+        "reference",
+        "no such resource",
+        expected=f"one of {', '.join(full_names) or 'none'}",
+        found=name,
+        path=artifact.path,
+        hint=did_you_mean(name, [*(role for _, role in roles), *full_names]),
     )

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ninfer_format.commandline.sizes import format_bytes
 from ninfer_format.commandline.printable import printable
+from ninfer_format.commandline.sizes import format_bytes
 
 
 def overview_lines(document: dict[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ninfer_format.commandline import (
     common_options,
     format_bytes,
 )
+from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.schema import SCHEMA
 
@@ -32,8 +33,13 @@ HEADINGS = {
 }
 
 
-def _default_jobs() -> int:
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+MOST_DEFAULT_JOBS = 8
+"""A job takes up to about 75 MiB, and all of them shall stay below 1 GiB unless more is asked."""
+
+
+def default_jobs() -> int:
+    """Half the processors that this process may use, but no more than memory allows."""
+    return max(1, min(MOST_DEFAULT_JOBS, len(os.sched_getaffinity(0)) // 2))
 
 
 @click.command(
@@ -105,7 +111,7 @@ Examples:
     "--jobs",
     "--workers",
     type=click.IntRange(min=1),
-    help="Worker threads.  [default: half the processors]",
+    help="Worker threads.  [default: half the processors, at most 8]",
 )
 @click.option(
     "--verify",
@@ -141,6 +147,7 @@ def _request(options: dict[str, Any]) -> ConversionRequest:
 
     if options["name"] == "":
         raise UsageError("--name must not be empty")
+    _refuse_bytes(options)
     return ConversionRequest(
         model=options["model"].expanduser(),
         recipe=load_recipe(options["recipe"]),
@@ -158,13 +165,27 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 
     if options["out"] is None:
         raise UsageError("--out is missing", hint="give --out FILE, or --plan to write nothing")
+    output = options["out"].expanduser()
+    if output.name in ("", ".."):
+        raise UsageError(f"--out {str(output)!r} names no file", hint="for example model.ninfer")
     return RunOptions(
-        output=options["out"].expanduser(),
+        output=output,
         force=options["force"],
-        jobs=options["jobs"] or _default_jobs(),
+        jobs=options["jobs"] or default_jobs(),
         verify=options["verify"],
         artifact_id=_artifact_id(options["artifact_id"]),
     )
+
+
+def _refuse_bytes(options: dict[str, Any]) -> None:
+    """Refuse names that are not text, because artifact and report are UTF-8 and hold them."""
+    named = [(option, options[option]) for option in ("model", "recipe", "name", "out")]
+    named += [(option, item) for option in ("override", "resource") for item in options[option]]
+    # The folder's own name is stored, also when it is given as "." or through a link.
+    named.append(("model", options["model"].expanduser().resolve().name))
+    for option, value in named:
+        if value is not None and not is_text(str(value)):
+            raise UsageError(f"--{option}: {str(value)!r} is not UTF-8", hint="rename it")
 
 
 def _components(text: str) -> tuple[str, ...]:
@@ -219,8 +240,10 @@ def _show_plan(terminal: Terminal, conversion: Conversion) -> None:
 
 
 def _convert(terminal: Terminal, conversion: Conversion, options: RunOptions) -> None:
-    from ninfer_quant.pipeline.run import run_conversion, work_bytes
+    from ninfer_quant.pipeline.run import check_outputs, run_conversion, work_bytes
 
+    # Before the progress bar says that something has begun.
+    check_outputs(conversion, options)
     total = work_bytes(conversion, options)
     with Progress(terminal, "converting", total=total, unit="bytes") as progress:
         report = run_conversion(conversion, options, progress.advance)

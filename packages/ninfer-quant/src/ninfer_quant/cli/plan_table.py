@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ninfer_format.commandline import format_bytes
 
 if TYPE_CHECKING:
+    from ninfer_format import TensorRecord
     from ninfer_quant.pipeline.conversion import Conversion
 
+PLANNED_NAME = "model.ninfer"
+"""File name in a plan, which may be made without an output."""
 _COLUMNS = ("parameter", "shape", "source", "format", "layout", "method", "object", "bytes")
 
 
@@ -17,10 +20,24 @@ def plan_document(conversion: Conversion) -> dict[str, Any]:
     """The plan as JSON values.
 
     Several parameters may lie in one object; the bytes of a parameter are then its share of the
-    object's, by elements and rounded down.
+    object's, by elements and rounded down. A parameter that shares the data of another one has
+    that one as its source and no bytes.
     """
-    plan = conversion.plan_artifact({})
+    plan = conversion.plan_artifact({}, PLANNED_NAME)
     records = {record.id: record for record in plan.directory.tensors}
+    rows = _rows(conversion, records)
+    return {
+        "name": conversion.name,
+        "assignments": rows + _shared_rows(conversion, rows),
+        "objects": len(plan.directory.objects),
+        "tensors": len(records),
+        "payload_bytes": plan.directory.payload_bytes,
+        "files": len(plan.segments),
+        "warnings": list(conversion.warnings),
+    }
+
+
+def _rows(conversion: Conversion, records: Mapping[str, TensorRecord]) -> list[dict[str, Any]]:
     rows = []
     for weight in conversion.preparation.weights:
         record = records[weight.target.id]
@@ -38,15 +55,16 @@ def plan_document(conversion: Conversion) -> dict[str, Any]:
                     "bytes": int(record.num_bytes * share),
                 }
             )
-    return {
-        "name": conversion.name,
-        "assignments": rows,
-        "objects": len(plan.directory.objects),
-        "tensors": len(records),
-        "payload_bytes": plan.directory.payload_bytes,
-        "files": len(plan.segments),
-        "warnings": list(conversion.warnings),
-    }
+    return rows
+
+
+def _shared_rows(conversion: Conversion, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        row | {"parameter": name, "source": owner, "method": "shared", "bytes": 0}
+        for name, owner in conversion.preparation.shared.items()
+        for row in rows
+        if row["parameter"] == owner
+    ]
 
 
 def plan_lines(document: dict[str, Any]) -> list[str]:

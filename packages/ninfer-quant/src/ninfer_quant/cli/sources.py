@@ -10,7 +10,13 @@ from ninfer_format.commandline import Terminal, common_options, format_bytes
 from ninfer_quant.cli.schema import SCHEMA
 
 
-@click.command(short_help="List the tensors of a checkpoint.")
+@click.command(
+    short_help="List the tensors of a checkpoint.",
+    epilog="""\b
+Examples:
+  ninfer-convert sources Qwen3.8-27B
+  ninfer-convert sources model.safetensors --json > tensors.json""",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @common_options(SCHEMA)
 def sources(terminal: Terminal, file: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ninfer_format import cast_direct as encode
-from ninfer_format import get_format
+from ninfer_format import cast_direct, get_format
 from ninfer_format.dtypes import DirectFormat
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.methods.request import MethodJob, MethodRequest, ObjectOutput
 
 
-def cast_direct(request: MethodRequest) -> MethodJob:
+def plan_cast_direct(request: MethodRequest) -> MethodJob:
     """Fill an object of a direct format; bf16 rounds to nearest, ties to even.
 
     Raises:
@@ -30,7 +29,7 @@ def cast_direct(request: MethodRequest) -> MethodJob:
         for first, last in request.chunks():
             values = request.values(first * K, last * K)
             with request.encoding(first):
-                words = encode(values, target.format)
+                words = cast_direct(values, target.format)
             output.write_values(first * K, words)
 
     return MethodJob(produce)
@@ -48,7 +47,7 @@ def error_bound(values: np.ndarray, format_name: str) -> np.ndarray:
     """
     stored = values
     if format_name == "bf16":
-        stored = (encode(values, format_name).astype(np.uint32) << 16).view(np.float32)
+        stored = (cast_direct(values, format_name).astype(np.uint32) << 16).view(np.float32)
     elif format_name == "int32":
         stored = np.trunc(values)
     bounds: np.ndarray = np.abs(stored - values)

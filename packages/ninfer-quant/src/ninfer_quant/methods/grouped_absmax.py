@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ninfer_format import get_format
-from ninfer_format import grouped_absmax as encode
+from ninfer_format import get_format, grouped_absmax
 from ninfer_format.dtypes import GroupedFormat
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.methods.request import MethodJob, MethodRequest, ObjectOutput
 
 
-def grouped_absmax(request: MethodRequest) -> MethodJob:
+def plan_grouped_absmax(request: MethodRequest) -> MethodJob:
     """Fill an object of a grouped integer format (format specification, section 8.1).
 
     Raises:
@@ -28,7 +27,7 @@ def grouped_absmax(request: MethodRequest) -> MethodJob:
         for first, last in request.chunks():
             values = request.values(first * K, last * K).reshape(-1, K)
             with request.encoding(first):
-                words = encode(values, target.format)
+                words = grouped_absmax(values, target.format)
             output.write_codes(first, words.codes, words.scales)
 
     return MethodJob(produce)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ninfer_format.nearest import did_you_mean
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.methods import cast_direct, grouped_absmax
 from ninfer_quant.methods.request import Method
-from ninfer_quant.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,10 @@ class BuiltinMethod:
 METHODS: dict[str, BuiltinMethod] = {
     method.name: method
     for method in (
-        BuiltinMethod("cast_direct", cast_direct.cast_direct, cast_direct.error_bound),
-        BuiltinMethod("grouped_absmax", grouped_absmax.grouped_absmax, grouped_absmax.error_bound),
+        BuiltinMethod("cast_direct", cast_direct.plan_cast_direct, cast_direct.error_bound),
+        BuiltinMethod(
+            "grouped_absmax", grouped_absmax.plan_grouped_absmax, grouped_absmax.error_bound
+        ),
     )
 }
 

@@ -159,7 +159,8 @@ class MethodRequest:
         """Read flat elements ``[begin, end)`` of the object, across its parts.
 
         Returns:
-            A flat array; of the stored dtype unless parts of several dtypes meet in the range.
+            A flat array of the stored dtype; where parts of several dtypes meet in the range,
+            of one that holds them all exactly.
 
         Raises:
             ConversionError: A value is NaN or infinite; tensor, parameter and index are named.
@@ -168,7 +169,7 @@ class MethodRequest:
         if self._recent is not None and self._recent[:2] == (begin, end):
             return self._recent[2]
         pieces = [self._read_finite(*span) for span in self.spans(begin, end)]
-        values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        values = pieces[0] if len(pieces) == 1 else np.concatenate(_same_dtype(pieces))
         self._recent = (begin, end, values)
         return values
 
@@ -210,6 +211,15 @@ class MethodRequest:
                 f"parameter {part.parameter}; weights must be finite"
             )
         return values
+
+
+def _same_dtype(pieces: list[np.ndarray]) -> list[np.ndarray]:
+    """Convert floats of several dtypes to one, since NumPy has none for float16 and bfloat16."""
+    dtypes = {piece.dtype for piece in pieces}
+    if len(dtypes) == 1:
+        return pieces
+    common = np.float64 if np.dtype(np.float64) in dtypes else np.float32
+    return [piece if piece.dtype.kind in "iub" else piece.astype(common) for piece in pieces]
 
 
 def first_nonfinite(values: np.ndarray) -> int | None:

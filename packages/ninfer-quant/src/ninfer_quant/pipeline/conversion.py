@@ -18,13 +18,20 @@ from ninfer_format import (
 )
 from ninfer_format.checkpoint.safetensors import INDEX_NAME
 from ninfer_format.container.plan import DEFAULT_MAX_FILE_BYTES
-from ninfer_format.errors import CheckpointError
+from ninfer_format.errors import CheckpointError, FileLimitError, UsageError
 from ninfer_quant.pipeline.prepare import Preparation, prepare
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.loading import LoadedRecipe
 from ninfer_quant.recipes.model import Model
 from ninfer_quant.resources.collect import Resources, locate_resources, read_resources
-from ninfer_quant.sources.checkpoint import architecture_of, build_model, unused_tensors
+from ninfer_quant.sources.checkpoint import (
+    CONFIG_NAME,
+    architecture_of,
+    build_model,
+    component_configs,
+    unused_tensors,
+)
+from ninfer_quant.sources.quantized import refuse_quantized
 
 CONVERTER = "ninfer-convert"
 
@@ -90,7 +97,7 @@ class Conversion:
         """The files that the weights and the configuration come from."""
         folder = self.request.model
         shards = {self.checkpoint.info(name).file for name in self.checkpoint.names}
-        beside = [folder / name for name in ("config.json", INDEX_NAME)]
+        beside = [folder / name for name in (CONFIG_NAME, INDEX_NAME)]
         return (*(path for path in beside if path.exists()), *sorted(shards))
 
     @property
@@ -103,25 +110,36 @@ class Conversion:
             *(path for path in recipes if path is not None),
         )
 
-    def plan_artifact(self, hashes: Mapping[Path, str]) -> ArtifactPlan:
+    def plan_artifact(self, hashes: Mapping[Path, str], entry_name: str) -> ArtifactPlan:
         """Place all objects.
 
         Args:
             hashes: SHA-256 of the source files, for the provenance.
+            entry_name: File name of the artifact.
+
+        Raises:
+            UsageError: The limit for the length of a file is too small.
         """
         components = {
             name: replace(component, resources=_resource_ids(self.resources, name))
             for name, component in self.model.components.items()
         }
-        return plan_artifact(
-            self._specs(),
-            components=components,
-            bindings=self.preparation.bindings,
-            uses=self.preparation.uses,
-            metadata={"name": self.name},
-            provenance=self._provenance(hashes),
-            max_file_bytes=self.request.max_file_bytes,
-        )
+        try:
+            return plan_artifact(
+                self._specs(),
+                components=components,
+                bindings=self.preparation.bindings,
+                uses=self.preparation.uses,
+                metadata={"name": self.name},
+                provenance=self._provenance(hashes),
+                max_file_bytes=self.request.max_file_bytes,
+                entry_name=entry_name,
+            )
+        except FileLimitError as error:
+            raise UsageError(
+                f"--max-file-bytes {error.limit} is too small: header and directory leave no room",
+                hint=f"give at least {error.smallest}",
+            ) from error
 
     def _specs(self) -> list[TensorSpec | ResourceSpec]:
         resources = [
@@ -157,7 +175,7 @@ def plan_conversion(request: ConversionRequest) -> Conversion:
     """Read configurations and headers, run the recipes and place every parameter.
 
     Raises:
-        CheckpointError: The checkpoint is damaged or incomplete.
+        CheckpointError: The checkpoint is damaged, incomplete or quantized already.
         UnsupportedConfigError: Its configuration is not implemented.
         ConversionError: A resource file is not what the runtime can use.
         RecipeError: A recipe asks for something that cannot be done.
@@ -170,7 +188,7 @@ def plan_conversion(request: ConversionRequest) -> Conversion:
         )
     checkpoint = SafetensorsCheckpoint(request.model)
     architecture = architecture_of(checkpoint)
-    configs = architecture.component_configs(checkpoint.config, request.components)
+    configs = component_configs(checkpoint, architecture, request.components)
     components = {
         name: Component(config, target=None if name == "text" else "text")
         for name, config in configs.items()
@@ -181,6 +199,8 @@ def plan_conversion(request: ConversionRequest) -> Conversion:
     recipe = Recipe(model)
     for loaded in request.recipes:
         loaded.apply(model, recipe, {"base": checkpoint})
+    unused = unused_tensors(checkpoint, architecture, recipe)
+    refuse_quantized(checkpoint, recipe, unused)
     return Conversion(
         request,
         request.name or default_name(request.model, checkpoint.config),
@@ -189,7 +209,7 @@ def plan_conversion(request: ConversionRequest) -> Conversion:
         resources,
         {role: path for roles in located.values() for role, path in roles.items()},
         prepare(recipe, rows_per_chunk=request.rows_per_chunk),
-        _warnings(unused_tensors(checkpoint, architecture, model), resources),
+        _warnings(unused, resources),
         time.perf_counter() - started,
     )
 

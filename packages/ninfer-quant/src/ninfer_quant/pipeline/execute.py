@@ -14,8 +14,8 @@ from ninfer_quant.pipeline.prepare import AuxiliaryObject, Preparation, WeightOb
 from ninfer_quant.pipeline.statistics import ErrorSums
 from ninfer_quant.pipeline.workers import Advance
 
-ParameterErrors = dict[str, ErrorSums]
-"""Errors by name of the parameter."""
+ParameterErrors = dict[tuple[str, str], ErrorSums]
+"""Errors by object id and name of the parameter, which may lie in several objects."""
 
 
 def write_tasks(
@@ -99,6 +99,6 @@ class _EncodingOutput:
         for part, first, last in self._request.spans(begin, begin + stored.size):
             length = last - first
             piece = slice(position, position + length)
-            sums = self.errors.setdefault(part.parameter, ErrorSums())
+            sums = self.errors.setdefault((self._target.id, part.parameter), ErrorSums())
             sums.add(values[piece], stored[piece])
             position += length

@@ -64,12 +64,15 @@ class Preparation:
         auxiliaries: Objects of uses, after the weights.
         bindings: Where every parameter lies, in parameter order.
         uses: Every (parameter, input), in parameter order.
+        shared: Parameters without objects of their own, with the parameter whose data they are
+            bound to.
     """
 
     weights: tuple[WeightObject, ...]
     auxiliaries: tuple[AuxiliaryObject, ...]
     bindings: Mapping[str, Binding]
     uses: tuple[Use, ...]
+    shared: Mapping[str, str]
 
 
 def prepare(recipe: Recipe, *, rows_per_chunk: int) -> Preparation:
@@ -94,7 +97,13 @@ def prepare(recipe: Recipe, *, rows_per_chunk: int) -> Preparation:
         for index, value in enumerate(values.values())
     )
     ids = {key: item.target.id for key, item in zip(values, auxiliaries, strict=True)}
-    return Preparation(weights, auxiliaries, _bindings(recipe, weights), _uses(recipe, ids))
+    return Preparation(
+        weights,
+        auxiliaries,
+        _bindings(recipe, weights),
+        _uses(recipe, ids),
+        {name: _owner(recipe, name) for name in recipe.model.parameters if name in recipe.aliases},
+    )
 
 
 _Parent = tuple[tuple[Selection, ...], tuple[int, ...] | None]
@@ -303,15 +312,19 @@ def _bindings(recipe: Recipe, weights: Sequence[WeightObject]) -> dict[str, Bind
             begin = end
     bindings: dict[str, Binding] = {}
     for name, parameter in recipe.model.parameters.items():
-        owner = name
-        while owner in recipe.aliases:
-            owner = recipe.aliases[owner]
-        bound = parts.get(owner, [])
+        bound = parts.get(_owner(recipe, name), [])
         if sum(part.end - part.begin for part in bound) != parameter.num_elements:
             raise RecipeError("is not covered by its objects", parameters=(name,))
         is_whole = len(bound) == 1 and shapes[bound[0].object] == parameter.shape
         bindings[name] = Binding(bound[0].object) if is_whole else Binding(parts=tuple(bound))
     return bindings
+
+
+def _owner(recipe: Recipe, name: str) -> str:
+    """The parameter whose data `name` is bound to, itself unless it is shared."""
+    while name in recipe.aliases:
+        name = recipe.aliases[name]
+    return name
 
 
 def _uses(recipe: Recipe, auxiliary_ids: Mapping[AuxiliaryKey, str]) -> tuple[Use, ...]:

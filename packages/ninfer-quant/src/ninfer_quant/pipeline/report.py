@@ -28,7 +28,7 @@ class Outcome:
         output: The entry file, as the user gave it.
         plan: The artifact as it was written.
         artifact_id: Its 16 bytes.
-        errors: Errors by parameter.
+        errors: Errors by object and parameter.
         source_hashes: SHA-256 of the files read.
         file_hashes: SHA-256 of the files written, the entry first.
         verify: How it was compared with its source.
@@ -69,6 +69,7 @@ def build_report(conversion: Conversion, outcome: Outcome) -> dict[str, Any]:
         "objects": len(directory.objects),
         "formats": dict(Counter(weight.target.format for weight in preparation.weights)),
         "methods": [_method(weight) for weight in preparation.weights],
+        "shared": dict(preparation.shared),
         "statistics": _statistics(conversion, outcome.errors, records),
         "verify": outcome.verify,
         "warnings": list(outcome.warnings),
@@ -135,13 +136,16 @@ def _statistics(
     statistics = []
     for weight in conversion.preparation.weights:
         record = records[weight.target.id]
-        for part in weight.request.inputs:
-            sums = errors[part.parameter]
+        for selection in weight.selections:
+            sums = errors[record.id, selection.parameter]
             statistics.append(
                 {
-                    "parameter": part.parameter,
+                    "parameter": selection.parameter,
+                    "rows": None if selection.rows is None else list(selection.rows),
                     "object": record.id,
+                    "method": weight.method_name,
                     "format": record.format,
+                    "layout": record.layout,
                     "bits_per_weight": 8 * record.num_bytes / record.elements,
                     "relative_frobenius": sums.relative_frobenius,
                     "sqnr_db": sums.sqnr_db,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,11 @@ from ninfer_quant.pipeline.staging import (
     check_disk_space,
     disk_full_as_error,
     publish,
+    refuse_impossible_names,
     refuse_inputs_as_outputs,
-    remove_stale_parts,
     report_path,
     staging_folder,
 )
-from ninfer_quant.pipeline.statistics import ErrorSums
 from ninfer_quant.pipeline.verify import VerifyMode, verify_tasks
 from ninfer_quant.pipeline.workers import Advance, run_tasks
 
@@ -56,7 +53,27 @@ def work_bytes(conversion: Conversion, options: RunOptions) -> int:
     plan = _placeholder_plan(conversion, options.output)
     tensors = sum(record.num_bytes for record in plan.directory.tensors)
     compared = tensors if options.verify == "full" else 0
-    return hashed + tensors + compared + _file_bytes(plan)
+    return hashed + tensors + compared + plan.file_bytes
+
+
+def check_outputs(conversion: Conversion, options: RunOptions) -> None:
+    """Refuse outputs that cannot be written; `run_conversion` does it too, before it begins.
+
+    Raises:
+        UsageError: An output exists, is an input or has a name that no file can have, or the
+            limit for a file is too small.
+        DiskSpaceError: The disk is too small.
+    """
+    output = options.output
+    plan = _placeholder_plan(conversion, output)
+    parts = [output.with_name(file.path) for file in plan.directory.files if file.path is not None]
+    reports = [report_path(output)] if options.writes_report else []
+    outputs = [output, *parts, *reports]
+    refuse_impossible_names(outputs)
+    refuse_inputs_as_outputs(outputs, conversion.input_files)
+    for path in outputs:
+        refuse_existing(path, force=options.force)
+    check_disk_space(output, plan.file_bytes)
 
 
 def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance) -> dict[str, Any]:
@@ -71,22 +88,25 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
         The report.
 
     Raises:
-        UsageError: An output exists or is an input.
+        UsageError: See `check_outputs`; or an output appeared meanwhile.
         ConversionError: A weight is not finite.
         VerificationError: What was written differs from its source.
         DiskSpaceError: The disk is too small.
     """
     started = time.perf_counter()
     output, jobs = options.output, options.jobs
-    _check_outputs(conversion, options)
+    check_outputs(conversion, options)
     hashes = hash_files(conversion.source_files, jobs=jobs, advance=advance)
     with disk_full_as_error(output), staging_folder(output) as folder:
         writer = ArtifactWriter(
-            folder / output.name, conversion.plan_artifact(hashes), options.artifact_id
+            folder / output.name,
+            conversion.plan_artifact(hashes, output.name),
+            options.artifact_id,
         )
         with writer:
             tasks = write_tasks(conversion.preparation, writer)
-            errors = _merge(run_tasks(tasks, jobs=jobs, advance=advance))
+            results = run_tasks(tasks, jobs=jobs, advance=advance)
+        errors = {key: sums for result in results for key, sums in result.items()}
         _verify(conversion, writer.path, options, advance)
         outcome = Outcome(
             output=output,
@@ -107,33 +127,8 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
 
 def _placeholder_plan(conversion: Conversion, output: Path) -> ArtifactPlan:
     """The plan with made-up hashes, which are as long as the real ones."""
-    plan = conversion.plan_artifact(dict.fromkeys(conversion.source_files, "0" * 64))
-    return plan.for_entry(output.name)
-
-
-def _file_bytes(plan: ArtifactPlan) -> int:
-    parts = len(plan.segments) - 1
-    return plan.entry_payload_start + plan.directory.payload_bytes + 4096 * parts
-
-
-def _check_outputs(conversion: Conversion, options: RunOptions) -> None:
-    output = options.output
-    plan = _placeholder_plan(conversion, output)
-    parts = [output.with_name(file.path) for file in plan.directory.files if file.path is not None]
-    reports = [report_path(output)] if options.writes_report else []
-    outputs = [output, *parts, *reports]
-    refuse_inputs_as_outputs(outputs, conversion.input_files)
-    for path in outputs:
-        refuse_existing(path, force=options.force)
-    check_disk_space(output, _file_bytes(plan))
-
-
-def _merge(results: Iterable[ParameterErrors]) -> ParameterErrors:
-    merged: ParameterErrors = {}
-    for errors in results:
-        for name, sums in errors.items():
-            merged.setdefault(name, ErrorSums()).merge(sums)
-    return merged
+    hashes = dict.fromkeys(conversion.source_files, "0" * 64)
+    return conversion.plan_artifact(hashes, output.name)
 
 
 def _verify(conversion: Conversion, entry: Path, options: RunOptions, advance: Advance) -> None:
@@ -145,11 +140,11 @@ def _verify(conversion: Conversion, entry: Path, options: RunOptions, advance: A
 def _rounding_warnings(conversion: Conversion, errors: ParameterErrors) -> list[str]:
     """Say where a direct format did not hold the checkpoint's values exactly."""
     changed = {
-        part.parameter: errors[part.parameter].max_error
+        part.parameter: max_error
         for weight in conversion.preparation.weights
         if weight.method_name == "cast_direct"
         for part in weight.request.inputs
-        if errors[part.parameter].max_error > 0
+        if (max_error := errors[weight.target.id, part.parameter].max_error) > 0
     }
     if not changed:
         return []
@@ -163,16 +158,9 @@ def _rounding_warnings(conversion: Conversion, errors: ParameterErrors) -> list[
 def _publish(
     folder: Path, files: tuple[Path, ...], report: dict[str, Any], options: RunOptions
 ) -> None:
-    output = options.output
-    entry, *parts = (path.name for path in files)
-    names = list(parts)
+    entry, *names = (path.name for path in files)
     if options.writes_report:
-        report_file = folder / report_path(output).name
-        with report_file.open("wb") as file:
-            file.write(dump_report(report))
-            file.flush()
-            os.fsync(file.fileno())
+        report_file = folder / report_path(options.output).name
+        report_file.write_bytes(dump_report(report))
         names.append(report_file.name)
-    publish(folder, [*names, entry], output.parent, force=options.force)
-    if options.force:
-        remove_stale_parts(output, parts)
+    publish(folder, [*names, entry], options.output, force=options.force)

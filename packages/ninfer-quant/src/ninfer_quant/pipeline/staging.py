@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ninfer_format.errors import UsageError
+from ninfer_format import open_artifact
+from ninfer_format.errors import ArtifactError, UsageError
+from ninfer_format.publish import StagedFiles, hidden_sibling
 from ninfer_quant.errors import DiskSpaceError
 
 REPORT_SUFFIX = ".conversion.json"
+MAX_NAME_BYTES = 255
+"""Longest file name of the usual file systems."""
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -34,7 +36,7 @@ def staging_folder(output: Path) -> Iterator[Path]:
     Folders above `output` are made if they are missing, and removed again if nothing came of it.
     """
     made = [folder for folder in output.parents if not folder.exists()]
-    folder = output.with_name(f".{output.name}.{secrets.token_hex(8)}.tmp")
+    folder = hidden_sibling(output)
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -52,48 +54,41 @@ def _remove_if_empty(folder: Path) -> None:
             raise
 
 
-def publish(folder: Path, names: Sequence[str], target_folder: Path, *, force: bool) -> None:
-    """Move files from a staging folder to their place, in the given order.
+def publish(folder: Path, names: Sequence[str], output: Path, *, force: bool) -> None:
+    """Move files from a staging folder to their place beside `output`, in the given order.
 
     Args:
         folder: Where they are.
         names: Their names; the entry comes last, so that what can be seen is complete.
-        target_folder: Where they go, in the same file system.
-        force: Replace what is there.
+        output: The entry, in the same file system.
+        force: Replace what is there, continuation files that only the old artifact has included.
 
     Raises:
         UsageError: A target exists and `force` is not set; nothing stays published.
     """
-    if force:
+    with StagedFiles() as staged:
         for name in names:
-            (folder / name).replace(target_folder / name)
-        return
-    try:
-        for name in names:
-            os.link(folder / name, target_folder / name)
-    except BaseException as error:
-        _withdraw(folder, names, target_folder)
-        if isinstance(error, FileExistsError):
+            staged.adopt(folder / name, output.with_name(name))
+        if force:
+            staged.publish_replacing([p for p in old_parts(output) if p.name not in names])
+            return
+        try:
+            staged.publish_new()
+        except FileExistsError as error:
             raise UsageError(
-                "appeared while the artifact was made", path=target_folder / name
+                "appeared while the artifact was made", path=error.filename2
             ) from error
-        raise
 
 
-def _withdraw(folder: Path, names: Sequence[str], target_folder: Path) -> None:
-    # A target may be somebody else's file; ours is the one that is the staged file.
-    for name in names:
-        target = target_folder / name
-        if target.exists() and target.samefile(folder / name):
-            target.unlink()
-
-
-def remove_stale_parts(output: Path, kept: Sequence[str]) -> None:
-    """Remove continuation files of a replaced artifact that the new one does not have."""
-    pattern = re.compile(re.escape(output.name) + r"\.part-[0-9]{4,}")
-    for path in output.parent.iterdir():
-        if pattern.fullmatch(path.name) and path.name not in kept:
-            path.unlink()
+def old_parts(output: Path) -> list[Path]:
+    """Continuation files that an artifact at `output` says are its own, as far as they exist."""
+    try:
+        with open_artifact(output) as artifact:
+            names = [file.path for file in artifact.directory.files if file.path is not None]
+    except (OSError, ArtifactError):
+        # Nothing, or nothing that can be read: then no other file is known to belong to it.
+        return []
+    return [path for path in map(output.with_name, names) if path.is_file()]
 
 
 @contextmanager
@@ -119,6 +114,22 @@ def check_disk_space(output: Path, num_bytes: int) -> None:
         raise DiskSpaceError(
             f"the artifact needs {num_bytes} bytes, the disk has {free} left", path=output
         )
+
+
+def refuse_impossible_names(outputs: Sequence[Path]) -> None:
+    """Refuse outputs whose names are longer than a file system takes.
+
+    Raises:
+        UsageError: A name has more than `MAX_NAME_BYTES` bytes.
+    """
+    for output in outputs:
+        length = len(os.fsencode(output.name))
+        if length > MAX_NAME_BYTES:
+            raise UsageError(
+                f"file name has {length} bytes (expected at most {MAX_NAME_BYTES})",
+                path=output,
+                hint="choose a shorter name for the artifact",
+            )
 
 
 def refuse_inputs_as_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:

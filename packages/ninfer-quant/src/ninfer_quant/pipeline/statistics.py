@@ -40,12 +40,6 @@ class ErrorSums:
             self.squared_value += _sum_of_squares(source)
             self.max_error = max(self.max_error, float(np.abs(error).max()))
 
-    def merge(self, other: ErrorSums) -> None:
-        """Count the elements of another sum too."""
-        self.squared_error += other.squared_error
-        self.squared_value += other.squared_value
-        self.max_error = max(self.max_error, other.max_error)
-
     @property
     def relative_frobenius(self) -> float:
         """‖stored - source‖ / ‖source‖; 0 for a parameter of zeros."""

@@ -15,8 +15,8 @@ from types import ModuleType
 
 from ninfer_format import SafetensorsCheckpoint
 from ninfer_format.errors import NInferError, UsageError
+from ninfer_format.nearest import did_you_mean
 from ninfer_quant.errors import RecipeError
-from ninfer_quant.nearest import did_you_mean
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
 
@@ -25,13 +25,27 @@ Configure = Callable[[Model, Recipe, Mapping[str, SafetensorsCheckpoint]], objec
 
 DEFAULT_FUNCTION = "configure"
 
+
+@dataclass(frozen=True, slots=True)
+class OfficialRecipe:
+    """What is known of a built-in recipe without loading it.
+
+    Attributes:
+        assigns: What it assigns to the text model.
+        sources: Names of the checkpoints that it reads; ``base`` is the model's own.
+    """
+
+    assigns: str
+    sources: tuple[str, ...] = ("base",)
+
+
 OFFICIAL = {
-    "qwen3_6_27b": "Q4/Q5 matrices, Q6 embedding and output head",
-    "qwen3_8_27b": "Q4/Q5 matrices, Q8 embedding and output head",
-    "qwen3_8_27b_q6": "as qwen3_8_27b with Q6 MLP gate and up",
-    "qwen3_8_27b_bf16": "everything BF16",
+    "qwen3_6_27b": OfficialRecipe("Q4/Q5 matrices, Q6 embedding and output head"),
+    "qwen3_8_27b": OfficialRecipe("Q4/Q5 matrices, Q8 embedding and output head"),
+    "qwen3_8_27b_q6": OfficialRecipe("as qwen3_8_27b with Q6 MLP gate and up"),
+    "qwen3_8_27b_bf16": OfficialRecipe("everything BF16"),
 }
-"""The built-in recipes: name and what it assigns to the text model."""
+"""The built-in recipes by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +75,24 @@ class LoadedRecipe:
         """Run the recipe's function.
 
         Raises:
-            RecipeError: The function raised something; the line is named.
+            RecipeError: The function asked for something that cannot be done, or raised something
+                else; file and line are named.
         """
         try:
             with _importable(self.path):
                 self.configure(model, recipe, sources)
+        except RecipeError as error:
+            where = f"recipe {self.label}: " if self.path is None else _line(self.path, error)
+            located = RecipeError(f"{where}{error}", path=self.path, hint=error.hint)
+            # Not given to the constructor, because the message has them already.
+            located.parameters = error.parameters
+            raise located from error
         except NInferError:
             raise
         except Exception as error:
-            line = traceback.extract_tb(error.__traceback__)[-1].lineno
             raise RecipeError(
-                f"recipe {self.label} failed at line {line}: {type(error).__name__}: {error}",
+                f"{_line(self.path, error)}recipe {self.label} failed: "
+                f"{type(error).__name__}: {error}",
                 path=self.path,
                 hint="run again with --debug for the traceback",
             ) from error
@@ -122,9 +143,20 @@ def _import_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
         except Exception as error:
             raise RecipeError(
-                f"the recipe file cannot be imported: {type(error).__name__}: {error}", path=path
+                f"{_line(path, error)}the recipe file cannot be imported: "
+                f"{type(error).__name__}: {error}",
+                path=path,
             ) from error
     return module
+
+
+def _line(path: Path | None, error: Exception) -> str:
+    """The line of a recipe file that led to an error, as the beginning of a message."""
+    if path is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path.absolute()]
+    return f"line {lines[-1]}: " if lines else ""
 
 
 @contextmanager

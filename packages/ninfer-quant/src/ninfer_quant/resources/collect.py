@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ninfer_format.errors import UsageError
+from ninfer_format.nearest import did_you_mean
 from ninfer_quant.errors import ConversionError
-from ninfer_quant.nearest import did_you_mean
 from ninfer_quant.resources.chat_template import check_chat_template
 from ninfer_quant.resources.generation import check_generation_config
 from ninfer_quant.resources.json_file import Change, ResourceFile

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ninfer_format.container.json_text import parse_json
+from ninfer_format.errors import ArtifactError
 from ninfer_quant.errors import ConversionError
 
 
@@ -41,12 +43,12 @@ class ResourceFile:
         """Parse the bytes as a JSON object.
 
         Raises:
-            ConversionError: It is not UTF-8, not JSON, or not an object.
+            ConversionError: It is not UTF-8, not JSON, names a member twice, or is not an object.
         """
         try:
-            value = json.loads(self.data.decode("utf-8"), parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            raise ConversionError(f"is not JSON: {error}", path=self.path) from error
+            value = parse_json(self.data, what="resource")
+        except ArtifactError as error:
+            raise ConversionError(str(error), path=self.path) from error
         if not isinstance(value, dict):
             raise ConversionError("must be a JSON object", path=self.path)
         return value
@@ -67,7 +69,3 @@ class ResourceFile:
 def dump_json(value: Mapping[str, Any]) -> bytes:
     """Write a resource the way tokenizer files usually look: indented, text unescaped."""
     return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False).encode("utf-8")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

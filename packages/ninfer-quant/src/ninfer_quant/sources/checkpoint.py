@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ninfer_format import Component, SafetensorsCheckpoint
 from ninfer_format.errors import CheckpointError, UnsupportedConfigError
+from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model, Parameter
 from ninfer_quant.sources.logical import (
     LogicalSource,
@@ -18,6 +19,8 @@ from ninfer_quant.sources.logical import (
 from ninfer_runtime.models.architecture import Architecture, SourceView
 from ninfer_runtime.models.registry import find_architecture, known_names
 
+CONFIG_NAME = "config.json"
+
 
 def architecture_of(checkpoint: SafetensorsCheckpoint) -> Architecture:
     """Find the architecture that a checkpoint's ``config.json`` names.
@@ -27,16 +30,41 @@ def architecture_of(checkpoint: SafetensorsCheckpoint) -> Architecture:
         UnsupportedConfigError: It names no known architecture.
     """
     if not checkpoint.config:
-        raise CheckpointError("has no config.json beside the weights", path=checkpoint.path)
+        raise CheckpointError(f"has no {CONFIG_NAME} beside the weights", path=checkpoint.path)
     names = checkpoint.config.get("architectures")
     if not isinstance(names, list) or len(names) != 1:
         raise UnsupportedConfigError(
             "architectures",
             names,
             expected=f"a list of one of {known_names()}",
-            path=checkpoint.path,
+            path=checkpoint.path / CONFIG_NAME,
         )
     return find_architecture(str(names[0]))
+
+
+def component_configs(
+    checkpoint: SafetensorsCheckpoint, architecture: Architecture, components: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Configurations of the selected components.
+
+    Raises:
+        CheckpointError: The checkpoint has no such component.
+        UnsupportedConfigError: A value would change the mathematics; its file is named.
+    """
+    try:
+        return architecture.component_configs(checkpoint.config, components)
+    except UnsupportedConfigError as error:
+        path = checkpoint.path / CONFIG_NAME
+        for component in components:
+            if error.key == f"{component}_config" and checkpoint.config.get(error.key) is None:
+                raise CheckpointError(
+                    f"the checkpoint has no {component} component: {error.key} is absent",
+                    path=path,
+                    hint=f"leave {component} out of --components",
+                ) from error
+        raise UnsupportedConfigError(
+            error.key, error.value, expected=error.expected, path=path
+        ) from error
 
 
 def build_model(
@@ -87,20 +115,22 @@ def view_source(
 
 
 def unused_tensors(
-    checkpoint: SafetensorsCheckpoint, architecture: Architecture, model: Model
+    checkpoint: SafetensorsCheckpoint, architecture: Architecture, recipe: Recipe
 ) -> list[str]:
     """Tensors that no parameter reads, without those of components that were not selected.
 
     Args:
         checkpoint: All tensors.
         architecture: Knows which component a tensor belongs to.
-        model: What reads them.
+        recipe: What reads them.
     """
-    used = {parameter.source.label for parameter in model.parameters.values()}
+    sources = [parameter.source for parameter in recipe.model.parameters.values()]
+    sources += [item.source for items in recipe.selections.values() for item in items]
+    used = {name for source in sources for name in source.tensors}
     return [
         name
         for name in checkpoint.names
-        if name not in used and architecture.tensor_component(name) in model.components
+        if name not in used and architecture.tensor_component(name) in recipe.model.components
     ]
 
 

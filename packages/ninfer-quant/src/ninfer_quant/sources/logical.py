@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -27,16 +28,25 @@ class LogicalSource(ABC):
     Attributes:
         shape: Logical shape.
         label: What to call the source in messages, usually the name of a checkpoint's tensor.
+        tensors: Names of the tensors that the values come from; `label` unless said otherwise.
     """
 
-    def __init__(self, shape: Sequence[int], label: str) -> None:
+    def __init__(
+        self, shape: Sequence[int], label: str, tensors: Sequence[str] | None = None
+    ) -> None:
         self.shape = tuple(shape)
         self.label = label
+        self.tensors = (label,) if tensors is None else tuple(tensors)
 
     @property
     def num_elements(self) -> int:
         """Product of the dimensions, 1 for a scalar."""
         return prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What `read_values` returns, found without reading a value."""
+        return self.read_values(0, 0).dtype
 
     def read_values(self, begin: int, end: int) -> np.ndarray:
         """Read the elements ``[begin, end)``: a flat array of the stored dtype.
@@ -112,7 +122,7 @@ def _merge_adjacent(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 class _SelectedRows(LogicalSource):
     def __init__(self, source: LogicalSource, ranges: list[tuple[int, int]]) -> None:
         rows = sum(end - begin for begin, end in ranges)
-        super().__init__((rows, *source.shape[1:]), source.label)
+        super().__init__((rows, *source.shape[1:]), source.label, source.tensors)
         self._source = source
         width = prod(source.shape[1:])
         self._spans = [(begin * width, end * width) for begin, end in ranges]
@@ -152,7 +162,7 @@ def reshape(source: LogicalSource, shape: Sequence[int]) -> LogicalSource:
 
 class _Reshaped(LogicalSource):
     def __init__(self, source: LogicalSource, shape: Sequence[int]) -> None:
-        super().__init__(shape, source.label)
+        super().__init__(shape, source.label, source.tensors)
         self._source = source
 
     def _read(self, begin: int, end: int) -> np.ndarray:
@@ -178,10 +188,13 @@ def transpose(source: LogicalSource, axes: Sequence[int]) -> LogicalSource:
 
 class _Transposed(LogicalSource):
     def __init__(self, source: LogicalSource, axes: Sequence[int]) -> None:
-        super().__init__([source.shape[axis] for axis in axes], source.label)
+        shape = [source.shape[axis] for axis in axes]
+        super().__init__(shape, source.label, source.tensors)
         self._source = source
         self._axes = tuple(axes)
 
     def _read(self, begin: int, end: int) -> np.ndarray:
+        if begin == end:
+            return self._source.read_values(0, 0)
         whole = self._source.read_values(0, self._source.num_elements)
         return whole.reshape(self._source.shape).transpose(self._axes).reshape(-1)[begin:end]
