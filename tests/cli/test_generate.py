@@ -1,12 +1,25 @@
+import errno
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from ninfer_runtime.cli.generate import SCHEMA, command
+from ninfer_format.commandline import Terminal
+from ninfer_runtime.cli.answer import AnswerPrinter
+from ninfer_runtime.cli.generate import SCHEMA, _leave_at_once, command
+from ninfer_runtime.engine.numpy_program import NumpyProgram
+from ninfer_runtime.engine.request import OutputDelta, PromptProgress, ToolCall
+from ninfer_runtime.text.json_values import read_json
+from ninfer_runtime.text.parsers.tool_calls import ToolCallParser
+from ninfer_runtime.text.parsers.tool_regions import ParsedCall
 
 GOLDENS = Path(__file__).parents[1] / "data" / "tiny-model" / "goldens" / "chat"
 PROMPT = ("--prompt", "What is the capital of France?")
+ODD_NUMBERS = '{"a":1e400,"b":1.10,"c":-0}'
+UNIT = "ninfer_runtime.engine.numpy_program.NumpyProgram.decode"
+TEXT = "ninfer_runtime.text.output.OutputSession.accept"
 
 
 @pytest.fixture
@@ -104,6 +117,38 @@ def test_json_has_no_token_ids_unless_asked(ninfer):
     assert document["timings"]["decode_tok_s"] is None
 
 
+def test_numbers_of_calls_keep_their_spelling_on_stdout(capsys):
+    printer = AnswerPrinter(Terminal("ninfer/1"), show_content=True)
+    printer.finish([ToolCall("c", "f", read_json(ODD_NUMBERS))])
+    assert capsys.readouterr().out == (
+        '{"name": "f", "arguments": {"a": 1e400, "b": 1.10, "c": -0}}\n'
+    )
+
+
+def test_numbers_of_calls_keep_their_spelling_in_the_document(ninfer, chat_file, monkeypatch):
+    parsed = ParsedCall("set_timer", read_json(ODD_NUMBERS))
+    monkeypatch.setattr(ToolCallParser, "finish", lambda self: ("", (parsed,)))
+    _, path = chat_file("08-call-direct")
+    done = ninfer("--messages", path, "--no-thinking", "--max-new", "1", "--json")
+    assert done.code == 0
+    (call,) = json.loads(done.out)["tool_calls"]
+    assert (call["name"], call["arguments"]) == ("set_timer", ODD_NUMBERS)
+
+
+def test_thoughts_that_cannot_be_written_do_not_cost_the_answer(capsys, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    printer = AnswerPrinter(Terminal("ninfer/1"), show_content=True)
+    for stderr in (Full(), None):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        printer.publish(OutputDelta("reasoning", "hm", 1))
+        printer.publish(OutputDelta("content", "yes", 2))
+        printer.finish([])
+    assert capsys.readouterr().out == "yes\nyes\n"
+
+
 def test_calls_are_printed_as_lines_of_json(ninfer, chat_file, bf16_model):
     _, path = chat_file("08-call-direct")
     done = ninfer(str(bf16_model), "--messages", path, "--no-thinking", "--greedy")
@@ -173,6 +218,31 @@ def test_a_verbose_dry_run_shows_the_prompt(ninfer):
     assert "<|im_start|>user\nWhat is the capital of France?<|im_end|>" in done.err
 
 
+def test_verbose_says_what_runs(ninfer):
+    done = ninfer(*PROMPT, "--max-new", "1", "-v")
+    assert "<|im_start|>user\nWhat is the capital of France?<|im_end|>" in done.err
+    assert "tiny-qwen3_5: Qwen3_5ForCausalLM, 13,453,744 parameters in" in done.err
+    quiet = ninfer(*PROMPT, "--max-new", "1")
+    assert "<|im_start|>" not in quiet.err
+    assert "Qwen3_5ForCausalLM" not in quiet.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--prefill-chunk", "100"), "positive multiple of 128"),
+        (("--max-context", "40000"), "outside 1..32768"),
+        (("--backend", "tpu"), "--backend"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_would(ninfer, monkeypatch, arguments, expected):
+    done = ninfer(*PROMPT, "--dry-run", *arguments)
+    assert done.code == 2
+    assert expected in done.err
+    monkeypatch.setenv("NINFER_BACKEND", "tpu")
+    assert ninfer(*PROMPT, "--dry-run").code == 2
+
+
 def test_a_dry_run_as_json(ninfer):
     document = json.loads(ninfer(*PROMPT, "--dry-run", "--json").out)
     assert document == {"schema": "ninfer/1", "ok": True, "prompt_tokens": 17}
@@ -183,6 +253,70 @@ def test_a_template_may_be_replaced(ninfer, tmp_path):
     template.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
     done = ninfer("--prompt", "hi", "--chat-template", str(template), "--dry-run", "-v")
     assert done.err.splitlines()[-1] == "<hi>"
+
+
+def test_a_tilde_is_the_home_folder(ninfer, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "t.jinja").write_text("<{{ messages[0].content }}>")
+    (tmp_path / "chat.json").write_text('[{"role": "user", "content": "hi"}]')
+    arguments = ("--messages", "~/chat.json", "--chat-template", "~/t.jinja", "--dry-run", "-v")
+    assert ninfer(*arguments).err.splitlines()[-1] == "<hi>"
+    assert "~nobody/chat.json: cannot be read" in ninfer("--messages", "~nobody/chat.json").err
+
+
+def test_an_empty_path_is_not_the_current_folder(ninfer):
+    done = ninfer("", *PROMPT)
+    assert done.code == 2
+    assert "the path is empty" in done.err
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "code", "expected"),
+    [
+        (UNIT, MemoryError(), 4, "memory ran out"),
+        (UNIT, ValueError("shape"), 70, "(hint: run again with --debug)"),
+        (TEXT, KeyError("token"), 70, "(hint: run again with --debug)"),
+    ],
+)
+def test_a_fault_ends_with_its_own_code(ninfer, monkeypatch, where, error, code, expected):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(where, fail)
+    done = ninfer(*PROMPT, "--no-thinking")
+    assert done.code == code
+    assert expected in done.err.splitlines()[-1]
+
+
+def test_a_failure_shows_the_cursor_again(ninfer, monkeypatch):
+    advance = NumpyProgram.advance_prefill
+
+    def fail_in_the_second_chunk(self, handle):
+        if self._sequence(handle).state.length:
+            raise ValueError("shape")
+        return advance(self, handle)
+
+    monkeypatch.setattr(NumpyProgram, "advance_prefill", fail_in_the_second_chunk)
+    shown = ("--progress", "rich", "--color", "always", "--prefill-chunk", "128")
+    done = ninfer("--prompt", "word " * 300, *shown)
+    assert done.code == 70
+    hidden, shown_again = done.err.find("\x1b[?25l"), done.err.find("\x1b[?25h")
+    assert 0 <= hidden < shown_again
+
+
+def test_leaving_at_once_shows_the_cursor_again(capsys, monkeypatch):
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr("os._exit", end)
+    terminal = Terminal("ninfer/1", color="always", progress="rich")
+    printer = AnswerPrinter(terminal, show_content=True)
+    printer.progress(PromptProgress(total=4, processed=1))
+    with pytest.raises(SystemExit) as ended:
+        _leave_at_once(printer)
+    assert ended.value.code == 130
+    err = capsys.readouterr().err
+    assert 0 <= err.find("\x1b[?25l") < err.find("\x1b[?25h") < err.find("interrupted")
 
 
 def test_a_long_prompt_shows_its_progress(ninfer):

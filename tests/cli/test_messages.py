@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ninfer_format.errors import ExitCode, UsageError
 from ninfer_runtime.cli.messages import parse_messages
 from ninfer_runtime.engine.request import Message, TextPart, Tool, ToolCall
+from ninfer_runtime.text.json_values import write_json
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"function": {"name": "f", "arguments": {"x": 1}}}
@@ -182,11 +183,21 @@ def test_a_bad_tool_is_refused_with_its_place(tool, expected):
         (b'[{"role": "user", "role": "user", "content": "x"}]', "'role' appears twice"),
         (b'[{"role": "user", "content": NaN}]', "NaN is not a JSON number"),
         (b'[{"role": "user", "content": "\\ud800"}]', "surrogate"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested more than 96 levels deep"),
     ],
 )
 def test_damaged_files_are_refused(data, expected):
     assert expected in refusal(data)
+
+
+def test_numbers_in_arguments_keep_their_spelling():
+    huge = "1" * 5000
+    data = (
+        '[{"role": "assistant", "content": null, "tool_calls": [{"name": "f", "arguments": '
+        f'{{"a": 1.10, "b": 1e400, "c": {huge}}}}}]}}]'
+    )
+    ((message,), _) = parse_messages(data.encode(), "chat.json")
+    assert write_json(message.tool_calls[0].arguments) == f'{{"a":1.10,"b":1e400,"c":{huge}}}'
 
 
 json_values = st.recursive(

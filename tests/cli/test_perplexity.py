@@ -36,6 +36,27 @@ def test_windows_agree_with_the_reference(measure, bf16_model, short_text):
     assert complete == pytest.approx(golden["window_nll"][: len(complete)], abs=1e-4)
 
 
+def test_the_reference_and_the_built_in_model_predict_equally_well(measure, bf16_model, tmp_path):
+    golden = json.loads((DATA / "goldens" / "perplexity.json").read_text())["cover_256"]
+    text = tmp_path / "first_windows.txt"
+    text.write_text((DATA / "heldout.txt").read_text(encoding="utf-8")[:17_000], encoding="utf-8")
+    arguments = ("--text", str(text), "--context", "512", "--stride", "256", "--json")
+    exact = json.loads(measure(str(bf16_model), *arguments).out)
+    built_in = json.loads(measure(*arguments).out)
+    complete = exact["window_nll"][:-1]
+    assert len(complete) >= 16
+    # The mean of all windows is bound to 1e-5; each of them goes into it with less.
+    expected = golden["window_nll"][: len(complete)]
+    scored = [511] + [256] * (len(complete) - 1)
+    difference = sum(
+        number * (found - reference)
+        for number, found, reference in zip(scored, complete, expected, strict=True)
+    )
+    assert abs(difference / sum(scored)) <= 1e-5
+    assert built_in["windows"] == exact["windows"]
+    assert built_in["perplexity"] == pytest.approx(exact["perplexity"], rel=0.03)
+
+
 def test_the_document_is_complete(measure, short_text):
     done = measure("--text", short_text, "--context", "1024", "--json", "-q")
     document = json.loads(done.out)
@@ -101,6 +122,7 @@ def test_ids_are_scored_as_they_are(measure, tmp_path):
         ("[1, 4096]", r"0..4095, found 4096"),
         ("[1, true]", "found True"),
         ("[1, 2.0]", "found 2.0"),
+        (f"[1, {'1' * 5000}]", "found " + "1" * 40),
         ("[1]", "at least 2"),
         ("[]", "at least 2"),
     ],
@@ -111,6 +133,15 @@ def test_files_that_hold_no_ids_are_refused(measure, tmp_path, content, expected
     done = measure("--ids", str(ids), "--context", "8")
     assert done.code == 2
     assert expected in done.err
+    assert "scoring" not in done.err
+
+
+def test_a_tilde_is_the_home_folder(measure, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "t.txt").write_text("In the beginning God created the heaven and the earth.")
+    (tmp_path / "ids.json").write_text("[1, 2, 3]")
+    assert measure("--text", "~/t.txt", "--context", "8").code == 0
+    assert measure("--ids", "~/ids.json", "--context", "8").code == 0
 
 
 def test_text_that_is_not_utf8_is_refused(measure, tmp_path):
@@ -129,7 +160,7 @@ def test_text_that_is_not_utf8_is_refused(measure, tmp_path):
         (("--text", "TEXT", "--context", "1"), "context"),
         (("--text", "TEXT", "--context", "8", "--stride", "8"), "stride 8 must be in 1..7"),
         (("--text", "TEXT", "--context", "8", "--stride", "0"), "stride"),
-        (("--text", "TEXT", "--context", "32769"), "max_context 32769 is outside 1..32768"),
+        (("--text", "TEXT", "--context", "32769"), "--context 32769 is outside 1..32768"),
         (("--text", "no-such-file.txt"), "no-such-file.txt"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -91,19 +92,21 @@ class ScriptedProgram:
         self.tokens_given = 0
         self._frontend = frontend
         self._scripts: deque[Script] = deque()
-        self._script = self.script("Hello!")
-        self._scripts.clear()
+        self._script = Script(self.tokens("Hello!"))
         self._gates: list[Gate] = []
         self._chunk = 0
         self._token = 0
 
     def script(self, text: str | Sequence[int], *, stop: bool = True, **behaviour: Any) -> Script:
         """Queue a script: a text as the model would write it, or its tokens."""
-        tokenizer = self._frontend.tokenizer
-        ids = tokenizer.encode_with_controls(text) if isinstance(text, str) else list(text)
+        ids = self.tokens(text) if isinstance(text, str) else list(text)
         script = Script(ids + [self._frontend.stop_token_ids[0]] * stop, **behaviour)
         self._scripts.append(script)
         return script
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text as the model would write it."""
+        return self._frontend.tokenizer.encode_with_controls(text)
 
     def gate(self) -> Gate:
         """Make a gate that is opened when the test ends, at the latest."""
@@ -116,11 +119,9 @@ class ScriptedProgram:
 
     def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
         self.prompts.append(tuple(token_ids))
-        if self._scripts:
-            self._script = self._scripts.popleft()
-        else:
-            self._script = self.script("Hello!")
-            self._scripts.clear()
+        if not self._scripts:
+            self.script("Hello!")
+        self._script = self._scripts.popleft()
         self._chunk = self._token = 0
         return SequenceHandle(len(self.prompts))
 
@@ -155,7 +156,7 @@ class ScriptedProgram:
         return np.zeros(len(token_ids) - first_target, np.float32)
 
     def memory(self) -> MemorySummary:
-        return MemorySummary(weights=0, sequence=0, sequence_peak=0)
+        return MemorySummary(weight_bytes=0, sequence_bytes=0, sequence_peak_bytes=0)
 
     def close(self) -> None:
         pass
@@ -165,9 +166,15 @@ def _nothing() -> None:
     pass
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quiet_logs() -> None:
-    configure_logging("off")
+@pytest.fixture(scope="module", autouse=True)
+def _quiet_logs() -> Iterator[None]:
+    """Log nothing; afterwards the engine's logger is as other tests expect it."""
+    engine = logging.getLogger("ninfer_runtime")
+    before = engine.handlers, engine.propagate, engine.level
+    configure_logging("off", print)
+    yield
+    engine.handlers, engine.propagate = before[:2]
+    engine.setLevel(before[2])
 
 
 @pytest.fixture(scope="session")
@@ -367,8 +374,23 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
     return wait_until
 
 
+@dataclass
+class RunningCommand:
+    """A running ninfer-serve; its stderr is read all the time, as a terminal does."""
+
+    process: subprocess.Popen[str]
+    _log: list[str]
+    _drain: threading.Thread
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end; returns the exit code and what it wrote to stderr."""
+        code = self.process.wait(timeout=PATIENCE_S)
+        self._drain.join(PATIENCE_S)
+        return code, "".join(self._log)
+
+
 @contextmanager
-def running_command(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def running_command(*options: str) -> Iterator[tuple[RunningCommand, dict[str, Any]]]:
     """Run ninfer-serve until the block ends; yields it and its ready document."""
     command = [sys.executable, "-c", "from ninfer_server.cli import main; main()", "--port", "0"]
     with subprocess.Popen(
@@ -379,12 +401,16 @@ def running_command(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict
     ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
+        log: list[str] = []
+        drain = threading.Thread(target=log.extend, args=(child.stderr,))
+        drain.start()
         try:
             ready = child.stdout.readline()
-            assert ready, child.stderr.read()
-            yield child, json.loads(ready)
+            assert ready, log
+            yield RunningCommand(child, log, drain), json.loads(ready)
         finally:
             child.kill()
+            drain.join()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
 
 import pytest
 
 from ninfer_server.body import parse_json_object
 from ninfer_server.errors import ApiError
+from ninfer_server.openai_chat import router
+from ninfer_server.openai_chat.translate import translate
 
 PATH = "/v1/chat/completions"
 
@@ -121,6 +124,17 @@ def test_client_that_leaves_in_the_middle_of_its_body_does_no_harm(server, body)
             b'POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n{"mo'
         )
     assert server.client.post(PATH, json=body()).status_code == 200
+
+
+def test_long_body_does_not_hold_up_the_server(server, program, monkeypatch, body):
+    gate = program.gate()
+    monkeypatch.setattr(router, "translate", lambda *call: (gate(), translate(*call))[1])
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(server.client.post, PATH, json=body(user="x" * 100_000))
+        gate.wait()
+        assert server.client.get("/health").status_code == 200
+        gate.open()
+        assert long.result().status_code == 200
 
 
 def test_depth_that_the_engine_cannot_walk_is_refused():

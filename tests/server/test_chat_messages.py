@@ -154,6 +154,9 @@ def test_legacy_call_comes_first_and_its_answer_needs_no_id():
 
 def test_legacy_answer_needs_a_name():
     assert refused({"role": "function", "content": "5"}) == (None, "messages[0].name")
+    for name in ("a b", "x" * 65):
+        message = {"role": "function", "content": "5", "name": name}
+        assert refused(message) == (None, "messages[0].name")
 
 
 def test_answer_of_a_tool():
@@ -176,13 +179,13 @@ def test_empty_answer_of_a_tool_is_reported_or_refused():
     message = {"role": "tool", "tool_call_id": "c", "content": None}
     messages, ignored = translated(message)
     assert messages[0].content == ""
-    assert ignored == "messages[0].content"
+    assert ignored == "messages.content"
     assert refused(message, settings=STRICT) == (None, "messages[0].content")
 
 
 def test_names_of_participants_are_reported_or_refused():
     message = {"role": "user", "content": "x", "name": "Ada"}
-    assert translated(message)[1] == "messages[0].name"
+    assert translated(message)[1] == "messages.name"
     assert refused(message, settings=STRICT) == ("message_name_not_supported", "messages[0].name")
     assert translated({**message, "name": ""}, settings=STRICT)[1] is None
 

@@ -148,11 +148,20 @@ def test_other_template_options_keep_their_order_and_their_nulls():
     "name",
     ["messages", "tools", "add_generation_prompt", "continue_final_message", "eos_token"],
 )
-def test_variables_of_the_server_cannot_be_replaced(name):
-    assert refused(chat_template_kwargs={name: 1}) == (
-        "chat_template_option_not_supported",
-        f"chat_template_kwargs.{name}",
+@pytest.mark.parametrize("stream", [True, False])
+def test_variables_of_the_server_cannot_be_replaced(client, body, name, stream):
+    answer = client.post(
+        "/v1/chat/completions", json=body(stream=stream, chat_template_kwargs={name: 1})
     )
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "chat_template_option_not_supported"
+    assert error["param"] == f"chat_template_kwargs.{name}"
+
+
+def test_names_of_tokens_that_the_model_has_not_are_the_templates(client, body):
+    options = {"chat_template_kwargs": {"mask_token": "x"}}
+    assert client.post("/v1/chat/completions", json=body(**options)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,7 @@ def test_complete_calls_do_not_hide_that_the_answer_was_cut_off(client, program,
 
 
 def test_full_context_ends_the_answer(client, program, engine, body):
-    program.script([program.script("x").token_ids[0]] * 50, stop=False)
-    program._scripts.popleft()
+    program.script(program.tokens("x") * 50, stop=False)
     words = "x " * (engine.max_context // 2 - 20)
     data = post(client, body(words))
     assert data["choices"][0]["finish_reason"] == "length"
@@ -175,8 +174,7 @@ def test_prompt_longer_than_the_context_is_refused_with_both_numbers(client, eng
 
 def test_stop_tokens_can_be_ignored(client, program, frontend, body):
     stop = frontend.stop_token_ids[0]
-    word = program.script("one").token_ids[0]
-    program._scripts.clear()
+    (word,) = program.tokens("one")
     program.script([word, stop, word, stop], stop=False)
     data = post(client, body(ignore_eos=True, max_tokens=4))
     assert data["usage"]["completion_tokens"] == 4

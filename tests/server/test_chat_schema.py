@@ -1,5 +1,7 @@
 """The types of a chat completion's fields."""
 
+import time
+
 import pytest
 
 from ninfer_server.errors import ApiError
@@ -146,3 +148,23 @@ def test_edges_of_ranges_are_possible():
         }
     )
     assert chat.temperature == 2.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [1] * 500_000}, "messages[0]"),
+        (
+            {"messages": [{"role": "user", "content": [1] * 500_000}]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [{"role": "user"}], "tools": [1] * 500_000}, "tools[0]"),
+    ],
+)
+def test_a_list_of_faults_costs_no_more_than_the_first(fields, param):
+    started = time.process_time()
+    with pytest.raises(ApiError) as caught:
+        parse_chat_request({"model": "m", **fields})
+    assert time.process_time() - started < 0.5
+    assert caught.value.param == param
+    assert str(caught.value) == f"{param}: should be an object"

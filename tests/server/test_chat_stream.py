@@ -1,5 +1,6 @@
 """Chat completions that are answered as a stream of events."""
 
+import json
 import re
 import threading
 import time
@@ -7,6 +8,8 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from ninfer_server.streaming import encode_event
 
 PATH = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -288,3 +291,22 @@ def test_connection_can_be_used_again_after_a_stream(server, body):
             while not answer.endswith(b"0\r\n\r\n"):
                 answer += connection.recv(65536)
             assert b"[DONE]" in answer
+
+
+def test_event_is_one_line_for_every_client():
+    payload = {"text": "a\u2028b\u2029c\x85d\ne\x0bf\x1cg é"}
+    event = encode_event(payload).decode()
+    assert len(event.splitlines()) == 2
+    assert json.loads(event.removeprefix("data: ")) == payload
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_only_one_call_is_written_if_more_are_not_allowed(client, program, events, body, stream):
+    call = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
+    program.script(f"Wait. {call}\n{call}")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    answer = client.post(PATH, json=body(stream=stream, tools=tools, parallel_tool_calls=False))
+    assert answer.content.count(b'"call_') == 1
+    choice = events(answer.content)[-2]["choices"][0] if stream else answer.json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert program.tokens_given <= len(program.tokens(f"Wait. {call}\n"))

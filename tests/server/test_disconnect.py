@@ -47,8 +47,7 @@ def test_client_that_leaves_during_prefill_frees_its_place(
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_client_that_leaves_during_decoding_frees_its_place(server, program, eventually, stream):
-    word = program.script("x").token_ids[0]
-    program._scripts.clear()
+    (word,) = program.tokens("x")
     program.script([word] * 2000, on_every_token=lambda: time.sleep(0.005))
     connection = server.send_chat(stream=stream)
     eventually(lambda: program.tokens_given >= 5)
@@ -135,8 +134,7 @@ def test_report_d03_expiry_is_503_and_never_408(serve, program, body):
 
 
 def test_report_d22_next_request_completes_after_a_disconnect(server, program, body, eventually):
-    word = program.script("x").token_ids[0]
-    program._scripts.clear()
+    (word,) = program.tokens("x")
     program.script([word] * 1000, on_every_token=lambda: time.sleep(0.01))
     program.script("hi yourself")
     connection = server.send_chat(stream=True)

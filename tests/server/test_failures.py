@@ -1,11 +1,16 @@
 """What fails in one request stays in it; what fails in the engine is said to all."""
 
+import gc
+import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+
+from ninfer_format.errors import NInferError
+from ninfer_server.settings import digest_api_keys
 
 PATH = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -198,3 +203,67 @@ def test_any_text_survives_the_way_there_and_back(client, program, frontend, bod
     assert answer.json()["choices"][0]["message"]["content"] == spelling
     text = b"".join(map(frontend.tokenizer.token_bytes, program.prompts[0])).decode()
     assert spelling in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "status"),
+    [
+        ({"n": 2}, {}, 400),
+        ({"n": 2, "user": "x" * 100_000}, {}, 400),
+        ({"content": "x " * 5000}, {}, 400),
+        ({"user": "x" * 300_000}, {}, 413),
+        ({}, {"authorization": "Bearer wrong"}, 401),
+        ({"chat_template_kwargs": {"tools": []}}, {}, 400),
+    ],
+    ids=["short", "long", "context", "size", "key", "prompt"],
+)
+def test_refused_request_is_freed_without_the_collector(
+    serve, engine, body, eventually, fields, headers, status
+):
+    server = serve(max_request_bytes=200_000, api_key_digests=digest_api_keys(["key"]))
+    content = json.dumps(body(**fields)).encode()
+    gc.collect()
+    before = living_errors()
+    gc.disable()
+    try:
+        # Without an announced length, so that the body is read up to the limit.
+        answer = server.client.post(
+            PATH, content=iter([content]), headers={"authorization": "Bearer key", **headers}
+        )
+        assert answer.status_code == status
+        eventually(lambda: living_errors() <= before)
+    finally:
+        gc.enable()
+
+
+def living_errors():
+    return {id(thing) for thing in gc.get_objects() if isinstance(thing, NInferError)}
+
+
+LONG = "x" * 200_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": LONG},
+        {"messages": [{"role": LONG, "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG}]}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "1", "type": LONG, "function": {"name": "f"}}],
+                }
+            ]
+        },
+        {"tools": [{"type": LONG}]},
+        {"tools": [{"type": "function", "function": {"name": LONG}}]},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": LONG}}},
+    ],
+    ids=["model", "role", "part", "call", "tool", "tool name", "choice"],
+)
+def test_refusal_does_not_grow_with_the_request(client, body, fields):
+    answer = client.post(PATH, json={**body(), **fields})
+    assert answer.status_code in (400, 404)
+    assert len(answer.content) < 1000

@@ -43,3 +43,19 @@ def test_taken_address_is_named():
         port = listener.getsockname()[1]
         with pytest.raises(BindError, match=f"127.0.0.1:{port}: address in use"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_name_that_cannot_be_one_is_told(host):
+    with pytest.raises(BindError, match=r"cannot listen on .* label"):
+        bind(host, 0)
+
+
+def test_port_of_connections_that_just_ended_can_be_taken_again():
+    with bind("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        client = socket.create_connection(address)
+        # Who closes first keeps the address for a while.
+        listener.accept()[0].close()
+        client.close()
+    bind(*address).close()

@@ -79,8 +79,7 @@ def test_running_stream_gets_an_error_event_when_the_grace_is_over(
     serve, program, events, body, stop
 ):
     server = serve(shutdown_grace_s=0.1)
-    word = program.script("x").token_ids[0]
-    program._scripts.clear()
+    (word,) = program.tokens("x")
     program.script([word] * 3000, on_every_token=lambda: time.sleep(0.005))
     with server.client.stream("POST", PATH, json=body(stream=True)) as answer:
         pieces = answer.iter_raw()
@@ -123,6 +122,33 @@ def test_second_signal_ends_the_grace(serve, program, body, stop):
         gate.open()
 
 
+def test_request_that_is_prepared_is_told_at_once(server, program, engine, monkeypatch, body, stop):
+    gate = program.gate()
+    prepare = engine.prepare
+    monkeypatch.setattr(engine, "prepare", lambda prompt: (gate(), prepare(prompt))[1])
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(server.client.post, PATH, json=body())
+        gate.wait()
+        stop(server)[0].result(5)
+        answer = waiting.result(5)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"] == "the server is shutting down"
+        gate.open()
+    assert program.prompts == []
+
+
+def test_request_that_is_still_sent_is_told_at_once(server, stop):
+    connection = server.connect()
+    connection.sendall(
+        b'POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{"mo'
+    )
+    time.sleep(0.1)
+    stop(server)[0].result(5)
+    assert connection.recv(2000).startswith(b"HTTP/1.1 503 ")
+    while connection.recv(2000):
+        pass
+
+
 QUESTION = {
     "model": "tiny-qwen3_5",
     "messages": [{"role": "user", "content": "Tell me of the sea."}],
@@ -138,10 +164,10 @@ def test_idle_process_ends_at_once_with_0(serve_command):
         assert ready["schema"] == "ninfer-serve/1"
         assert httpx2.get(f"{ready['url']}/health").status_code == 200
         started = time.monotonic()
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=10)
-        assert child.returncode == 0
-    assert out == ""
+        child.process.send_signal(signal.SIGINT)
+        code, err = child.wait()
+        assert code == 0
+        assert child.process.stdout.read() == ""
     assert time.monotonic() - started < 5
     assert "Traceback" not in err
     assert "ready url=" in err
@@ -152,10 +178,10 @@ def test_busy_process_ends_after_its_grace_with_0(serve_command):
         with httpx2.stream("POST", f"{ready['url']}{PATH}", json=QUESTION, timeout=30) as answer:
             pieces = answer.iter_raw()
             received = next(pieces)
-            child.send_signal(signal.SIGTERM)
+            child.process.send_signal(signal.SIGTERM)
             received += b"".join(pieces)
-        _, err = child.communicate(timeout=10)
-        assert child.returncode == 0
+        code, err = child.wait()
+        assert code == 0
     assert b'"code":"service_unavailable"' in received
     assert "Traceback" not in err
 
@@ -165,11 +191,10 @@ def test_second_signal_ends_a_busy_process_with_0(serve_command):
         with httpx2.stream("POST", f"{ready['url']}{PATH}", json=QUESTION, timeout=30) as answer:
             pieces = answer.iter_raw()
             next(pieces)
-            child.send_signal(signal.SIGTERM)
+            child.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
-            assert child.poll() is None
+            assert child.process.poll() is None
             assert httpx2.get(f"{ready['url']}/health").status_code == 503
-            child.send_signal(signal.SIGINT)
+            child.process.send_signal(signal.SIGINT)
             assert b"[DONE]" not in b"".join(pieces)
-        child.communicate(timeout=10)
-        assert child.returncode == 0
+        assert child.wait()[0] == 0

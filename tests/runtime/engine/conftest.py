@@ -83,7 +83,7 @@ class ScriptedProgram:
         return np.zeros(len(token_ids) - first_target, np.float32)
 
     def memory(self) -> MemorySummary:
-        return MemorySummary(weights=0, sequence=0, sequence_peak=0)
+        return MemorySummary(weight_bytes=0, sequence_bytes=0, sequence_peak_bytes=0)
 
     def close(self) -> None:
         self.is_closed = True

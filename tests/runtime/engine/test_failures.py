@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ninfer_format.errors import ExitCode
 from ninfer_runtime.engine.stats import Availability
 from ninfer_runtime.errors import DeviceError, RequestError, RequestErrorKind
 
@@ -89,6 +90,7 @@ def test_a_fault_of_the_text_side_ends_the_request_only(scene):
     with pytest.raises(RequestError, match="KeyError") as caught:
         built.run(sink=sink)
     assert caught.value.kind is RequestErrorKind.INTERNAL
+    assert caught.value.exit_code == ExitCode.INTERNAL
     assert sink.text == "a"
     assert built.program.names()[-1] == "discard"
     built.frontend.on_token = lambda token: None
@@ -102,6 +104,7 @@ def test_running_out_of_memory_ends_the_request_only(scene, unit, count):
     with pytest.raises(RequestError, match="memory") as caught:
         built.run()
     assert caught.value.kind is RequestErrorKind.UNAVAILABLE
+    assert caught.value.exit_code == ExitCode.CAPACITY
     built.program.before_unit = lambda unit, count: None
     assert built.run().text == "abc"
     assert built.engine.stats().oom_recovered == 1
@@ -122,6 +125,8 @@ def test_a_failed_program_ends_the_engine(scene, unit, count, error):
     with pytest.raises(RequestError, match=str(error)) as caught:
         failed.wait(built.wait_s)
     assert caught.value.kind is RequestErrorKind.UNAVAILABLE
+    is_known = isinstance(error, DeviceError)
+    assert caught.value.exit_code == (ExitCode.UNAVAILABLE if is_known else ExitCode.INTERNAL)
     for handle in waiting:
         with pytest.raises(RequestError, match="the engine failed") as caught:
             handle.wait(built.wait_s)

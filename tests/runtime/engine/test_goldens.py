@@ -101,5 +101,5 @@ def test_the_engine_describes_its_model(engine):
 
 def test_memory_is_counted(engine):
     memory = engine.memory()
-    assert memory.weights >= 4 * 11_000_000
-    assert memory.sequence_peak > 0
+    assert memory.weight_bytes >= 4 * 11_000_000
+    assert memory.sequence_peak_bytes > 0

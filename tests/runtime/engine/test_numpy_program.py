@@ -37,6 +37,9 @@ class HistoryModel:
         self.chunks = []
         self.logit_rows = []
 
+    def state_bytes(self, capacity):
+        return 100 * capacity
+
     def new_state(self, capacity):
         return HistoryState(capacity)
 
@@ -149,10 +152,10 @@ def test_memory_counts_weights_and_the_largest_sequence():
         handle = program.begin(tokens, 10)
         program.advance_prefill(handle)
         memory = program.memory()
-        assert (memory.weights, memory.sequence) == (4321, 100 * len(tokens))
+        assert (memory.weight_bytes, memory.sequence_bytes) == (4321, 100 * len(tokens))
         program.finish(handle)
     memory = program.memory()
-    assert (memory.sequence, memory.sequence_peak) == (0, 900)
+    assert (memory.sequence_bytes, memory.sequence_peak_bytes) == (0, 900)
 
 
 finite = st.floats(-1e4, 1e4, width=32)
@@ -177,6 +180,28 @@ def test_log_probabilities_agree_with_float64(logits):
 def test_a_row_that_is_not_finite_gives_a_score_that_is_not(value):
     logits = np.zeros((2, 4), np.float32)
     logits[1, 2] = value
-    scores = log_probabilities(logits, np.array([0, 0]))
+    with np.errstate(invalid="ignore"):
+        scores = log_probabilities(logits, np.array([0, 0]))
     assert np.isfinite(scores[0])
     assert not np.isfinite(scores[1])
+
+
+class OverflowingModel(HistoryModel):
+    def forward(self, token_ids, state):
+        hidden = super().forward(token_ids, state)
+        hidden.array[:] *= np.float32(3e38)
+        hidden.array[:] *= np.float32(3e38)
+        hidden.array[:] -= hidden.array
+        return hidden
+
+
+def test_numbers_that_overflow_give_no_warnings_but_what_is_not_finite(recwarn):
+    program = NumpyProgram(OverflowingModel(), 4)
+    handle = program.begin((1, 2), 3)
+    logits = program.advance_prefill(handle).logits
+    assert logits is not None
+    assert np.isnan(logits).all()
+    assert np.isnan(program.decode(handle, 3)).all()
+    program.finish(handle)
+    assert np.isnan(program.score((1, 2, 3), 1, PUBLIC)).all()
+    assert not recwarn.list

@@ -1,6 +1,7 @@
 """The queue in front of the worker: order, bounds and deadlines."""
 
 import gc
+import math
 import threading
 import time
 
@@ -137,6 +138,13 @@ def test_a_deadline_of_the_caller_wins(scene):
     assert caught.value.kind is RequestErrorKind.QUEUE_TIMEOUT
     gate.open()
     running.wait(built.wait_s)
+
+
+def test_an_endless_wait_is_no_error(scene):
+    built = scene(pending_timeout_s=1e10)
+    assert built.submit().wait().text == "abc"
+    assert built.submit(deadline=math.inf).wait().text == "abc"
+    assert built.submit(deadline=math.inf).wait(1e10).text == "abc"
 
 
 def test_waiting_shorter_than_the_request_takes_changes_nothing(scene):

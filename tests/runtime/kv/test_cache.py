@@ -5,7 +5,7 @@ import pytest
 
 from ninfer_runtime.device import DType, get_device
 from ninfer_runtime.kv import DeltaNetState, HybridState, KVCache
-from ninfer_runtime.kv.cache import BLOCK_TOKENS
+from ninfer_runtime.kv.cache import GROWTH_TOKENS
 
 ROW = 2 * 3 * 4 * 2  # KH = 2, HD = 3, four bytes, keys and values
 
@@ -35,7 +35,7 @@ def test_a_short_sequence_takes_one_block_of_a_large_capacity(device):
     cache = KVCache(2, 3, 10**6, device)
     assert cache.num_bytes == 0
     cache.append(rows(device, 0, 5), rows(device, 0, 5))
-    assert cache.num_bytes == BLOCK_TOKENS * ROW
+    assert cache.num_bytes == GROWTH_TOKENS * ROW
 
 
 def test_a_full_cache_takes_its_capacity_only(device):

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from ninfer_format import UnsupportedConfigError
+from ninfer_runtime.models.config_reader import round_to_binary32
 from ninfer_runtime.models.qwen3_5.architecture import ARCHITECTURE
 from ninfer_runtime.models.qwen3_5.component_config import parse_components
 from ninfer_runtime.models.qwen3_5.config import AttentionConfig, DeltaNetConfig, RopeConfig
@@ -190,6 +191,22 @@ def test_what_would_change_the_mathematics_is_refused_by_key(checkpoint_config, 
         text_of(edited(checkpoint_config, path, value))
     assert caught.value.key == path
     assert repr(caught.value.value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "factor", "rotary_dim"),
+    [
+        (256, 0.25, 64),
+        (128, 1.0, 128),
+        (80, 0.9, 72),
+        (20, 0.7, 14),
+        (40, 0.35, 14),
+        (40, 0.36, 14),
+    ],
+)
+def test_a_factor_that_binary32_rounds_down_rotates_what_was_meant(head_dim, factor, rotary_dim):
+    rope = RopeConfig(1e7, round_to_binary32(factor), (rotary_dim // 2, 0, 0))
+    assert rope.rotary_dim(head_dim) == rotary_dim
 
 
 def test_an_unknown_layer_type_is_named_with_its_place(checkpoint_config):

@@ -267,10 +267,12 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(tmp_path, monk
 
     monkeypatch.setattr(Artifact, "decode_parameter", None)
     writer = Writer()
-    needed = 4 * sum(values.size for values in writer.values.values())
+    sizes = [values.size for values in writer.values.values()]
+    # The largest matrix is there twice while its order in memory is changed.
+    needed = 4 * (sum(sizes) + max(sizes))
     with (
         opened(writer, tmp_path) as artifact,
-        pytest.raises(CapacityError, match=f"need {needed} bytes .* only 1000 bytes") as caught,
+        pytest.raises(CapacityError, match=f"needs {needed} bytes, .* only 1000 bytes") as caught,
     ):
         load_model(artifact, SmallDevice())
     assert (caught.value.needed_bytes, caught.value.free_bytes) == (needed, 1000)

@@ -73,6 +73,7 @@ AWKWARD: dict[str, Any] = {
     "linear_value_head_dim": 13,
     "linear_conv_kernel_dim": 2,
 }
+ONE_TAP: dict[str, Any] = {**AWKWARD, "linear_conv_kernel_dim": 1}
 ATTENTION_ONLY: dict[str, Any] = {
     **{name: value for name, value in STANDARD.items() if not name.startswith("linear_")},
     "num_hidden_layers": 2,
@@ -84,7 +85,12 @@ ATTENTION_ONLY: dict[str, Any] = {
         "mrope_section": [12, 10, 10],
     },
 }
-CONFIGS = {"standard": STANDARD, "awkward": AWKWARD, "attention_only": ATTENTION_ONLY}
+CONFIGS = {
+    "standard": STANDARD,
+    "awkward": AWKWARD,
+    "one_tap": ONE_TAP,
+    "attention_only": ATTENTION_ONLY,
+}
 
 
 class RandomParameters:
@@ -296,6 +302,14 @@ def test_state_reports_its_memory():
     model.forward(np.arange(5), state)
     assert state.num_bytes == fixed + 256 * 2 * 2 * 64 * 4
     assert (state.length, state.capacity) == (5, 1000)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_memory_of_a_full_state_is_known_before(name):
+    model, _ = build(CONFIGS[name])
+    state = model.new_state(300)
+    model.forward(np.arange(300) % 100, state)
+    assert model.state_bytes(300) == state.num_bytes
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +64,18 @@ def test_ordinary_numbers_are_ordinary():
 def test_what_is_not_json_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         read_json(text)
+
+
+def test_strictness_costs_little_more_than_parsing():
+    text = json.dumps([{"role": "user", "content": "word " * 10}] * 20_000)
+    plain, strict = (min(seconds(read, text) for _ in range(3)) for read in (json.loads, read_json))
+    assert strict < 8 * plain
+
+
+def seconds(read, text):
+    started = time.process_time()
+    read(text)
+    return time.process_time() - started
 
 
 def test_depth_is_bounded():

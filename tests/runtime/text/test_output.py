@@ -47,16 +47,20 @@ def outcome(played):
     fragments=st.lists(FRAGMENTS, max_size=9),
     thinking=st.booleans(),
     tools=st.sampled_from([(), TOOLS]),
+    parallel=st.booleans(),
     stops=st.sampled_from([(), ("STOP",), ("STOPPED", "STOP", "\n\n")]),
     data=st.data(),
 )
-def test_any_partition_gives_the_same_output(play, fragments, thinking, tools, stops, data):
+def test_any_partition_gives_the_same_output(
+    play, fragments, thinking, tools, parallel, stops, data
+):
     text = "".join(fragments).encode()
     options = {
         "thinking": thinking,
         "tools": tools,
         "stop_strings": stops,
         "reasoning_stop_strings": stops[:1],
+        "parallel_tool_calls": parallel,
     }
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
     ends = [*cuts, len(text)]
@@ -86,14 +90,14 @@ def test_deltas_count_tokens(play):
     assert len(played.session.token_ids) == 6
 
 
-def test_calls_are_taken_out_of_the_content(play):
+def test_calls_are_taken_out_of_the_content(play, caplog):
     played = play(["I call. ", "\n", CALL, "\n", CALL], tools=TOOLS)
     assert played.session.content == played.text("content") == "I call."
     assert played.calls == [("f", {"a": "v"}), ("f", {"a": "v"})]
     ids = [call.id for call in played.session.tool_calls]
     assert all(re.fullmatch("call_[0-9a-f]{16}", call_id) for call_id in ids)
     assert len(set(ids)) == 2
-    assert played.session.tool_call_refusal is None
+    assert caplog.messages == []
 
 
 def test_calls_in_thoughts_are_thoughts(play):
@@ -198,3 +202,15 @@ def test_an_output_without_tokens_is_empty(play):
 def test_an_empty_stop_string_is_refused(play):
     with pytest.raises(UsageError, match="empty"):
         play(["a"], stop_strings=("",))
+
+
+@pytest.mark.parametrize("behind", ["", " more", "STOP", CALL])
+def test_output_ends_right_after_the_only_call(play, behind):
+    pieces = ["Wait. ", CALL + behind, "never"]
+    played = play(pieces, tools=TOOLS, parallel_tool_calls=False, stop_strings=("STOP",))
+    session = played.session
+    assert session.content == "Wait."
+    assert [call.name for call in session.tool_calls] == ["f"]
+    assert session.finish_reason is FinishReason.TOOL_CALL
+    assert session.matched_stop_string is None
+    assert len(session.token_ids) == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -87,7 +89,7 @@ def test_ids_are_dense(tokenizer):
 
 
 def test_a_lone_surrogate_is_refused_as_a_prompt(tokenizer):
-    with pytest.raises(RequestError, match="lone surrogate") as caught:
+    with pytest.raises(RequestError, match=r"lone surrogate '\\ud83d'") as caught:
         tokenizer.encode("a\ud83d")
     assert caught.value.kind == RequestErrorKind.INVALID_PROMPT
 
@@ -162,3 +164,15 @@ def test_an_added_token_in_the_vocabulary_is_still_no_ordinary_text(document):
     changed["model"]["vocab"]["<think>"] = 4090
     tokenizer = Tokenizer(changed, {})
     assert 4090 not in tokenizer.encode("<think>")
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer):
+    text = "The sea is wide and old. " * 20_000
+    with ThreadPoolExecutor(1) as pool:
+        encoding = pool.submit(tokenizer.encode, text)
+        turns = 0
+        while not encoding.done():
+            time.sleep(0.001)
+            turns += 1
+    assert tokenizer.encode(text) == encoding.result()
+    assert turns > 10

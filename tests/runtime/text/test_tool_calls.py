@@ -23,8 +23,8 @@ def region(name="f", *parameters):
     return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
 
 
-def parse(pieces, tools=TOOLS):
-    parser = ToolCallParser(tools)
+def parse(pieces, tools=TOOLS, *, only_one=False):
+    parser = ToolCallParser(tools, only_one=only_one)
     shown = "".join(map(parser.feed, pieces))
     rest, calls = parser.finish()
     return shown + rest, [(call.name, dict(call.arguments)) for call in calls]
@@ -117,7 +117,7 @@ def test_report_d09_pieces_of_any_size_give_the_same_arguments(pieces):
     assert parse(pieces) == ("", [("f", {"command": "ls"})])
 
 
-def test_report_d15_a_doubled_closing_tag_leaves_the_text_unchanged(play):
+def test_report_d15_a_doubled_closing_tag_leaves_the_text_unchanged(play, caplog):
     text = (
         "<tool_call>\n<function=w>\n<parameter=p>\nx\n</parameter>\n</parameter>\n"
         "</function>\n</tool_call>"
@@ -127,7 +127,9 @@ def test_report_d15_a_doubled_closing_tag_leaves_the_text_unchanged(play):
         assert played.session.content == played.text("content") == text
         assert played.calls == []
         assert played.session.finish_reason == "stop_token"
-        assert played.session.tool_call_refusal == "malformed_structure"
+        # The log names the reason once and holds nothing that the model wrote.
+        assert caplog.messages == ["a tool call stayed text: malformed_structure"]
+        caplog.clear()
 
 
 @pytest.mark.parametrize(
@@ -189,3 +191,23 @@ def test_many_openings_take_time_in_proportion():
     assert parse([closed]) == (closed, [])
     repeated = region() * 20_000 + "x"
     assert parse([repeated]) == (repeated, [])
+
+
+@pytest.mark.parametrize("behind", ["", "\n", " more", f"\n{region('find-it_2')}", "<tool_call>"])
+def test_only_call_ends_the_content_in_any_partition(behind):
+    before = f"<tool_call>no</tool_call> {NESTED}"
+    text = before + behind
+    whole = parse([text], only_one=True)
+    assert whole == ("<tool_call>no</tool_call>", parse([NESTED])[1])
+    assert parse(text, only_one=True) == whole
+    parser = ToolCallParser(TOOLS, only_one=True)
+    parser.feed(before[:-1])
+    assert not parser.is_full
+    parser.feed(before[-1])
+    assert parser.is_full
+
+
+def test_only_call_in_an_unfinished_value_is_one_call():
+    text = f"<tool_call><function=f><parameter=a>{region()}{region()}"
+    assert parse([text], only_one=True)[1] == [("f", {})]
+    assert len(parse([text])[1]) == 2

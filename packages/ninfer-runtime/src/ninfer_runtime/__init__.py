@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from ninfer_runtime.errors import (
         CapacityError,
+        ContextError,
         DeviceError,
         OpArgumentError,
         RequestError,
@@ -60,6 +61,7 @@ _MODULES = {
     ),
     "errors": (
         "CapacityError",
+        "ContextError",
         "DeviceError",
         "OpArgumentError",
         "RequestError",
@@ -72,6 +74,7 @@ _MODULES = {
 
 __all__ = [
     "CapacityError",
+    "ContextError",
     "DeviceError",
     "Engine",
     "EngineOptions",

@@ -1,6 +1,7 @@
 """The environment variables of the project: all of them are read here and nowhere else.
 
-A variable that is set but empty or unknown is refused, because whoever sets one wants it to count.
+A command refuses a variable that it reads if that is set to nothing or to a value that is not
+known, because whoever sets one wants it to count. It does not look at those that it has no use for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def model() -> Path | None:
         UsageError: The variable is empty.
     """
     value = _read("NINFER_MODEL")
-    return None if value is None else Path(value).expanduser()
+    return None if value is None else Path(os.path.expanduser(value))
 
 
 def backend() -> Backend | None:

@@ -7,6 +7,7 @@
     ├── UnsupportedOpError   no kernel for this device, shape or dtype
     ├── DeviceError          a device is absent or failed
     ├── StartupError         an engine cannot be built from these options and this artifact
+    │   ├── ContextError     ... because the context exceeds what the model was made for
     │   └── CapacityError    ... because it does not fit into memory
     └── RequestError         one request cannot be served; the engine stays available
 """
@@ -69,7 +70,6 @@ _STARTUP_EXIT_CODES = {
     "component_missing": ExitCode.INVALID_INPUT,
     "no_full_attention": ExitCode.INVALID_INPUT,
     "memory": ExitCode.CAPACITY,
-    "arch_unsupported": ExitCode.UNAVAILABLE,
     "device": ExitCode.UNAVAILABLE,
 }
 
@@ -90,6 +90,20 @@ class StartupError(NInferError):
         super().__init__(message, path=path, hint=hint)
         self.code = code
         self.exit_code = _STARTUP_EXIT_CODES.get(code, ExitCode.USAGE)
+
+
+class ContextError(StartupError):
+    """The context that was asked for exceeds what the model was made for.
+
+    Args:
+        found: Tokens that were asked for.
+        largest: Longest sequence in tokens that the model was made for.
+    """
+
+    def __init__(self, found: int, largest: int) -> None:
+        super().__init__("context_domain", f"max_context {found} is outside 1..{largest}")
+        self.found = found
+        self.largest = largest
 
 
 class CapacityError(StartupError):
@@ -127,6 +141,7 @@ _REQUEST_EXIT_CODES = {
     RequestErrorKind.INVALID_PROMPT: ExitCode.USAGE,
     RequestErrorKind.CONTEXT_LENGTH_EXCEEDED: ExitCode.CAPACITY,
     RequestErrorKind.CANCELLED: ExitCode.INTERRUPTED,
+    RequestErrorKind.INTERNAL: ExitCode.INTERNAL,
 }
 
 
@@ -139,6 +154,7 @@ class RequestError(NInferError):
         prompt_tokens: Length of the prompt, where that is the cause.
         max_context: Longest context that the engine admits, where that is the cause.
         hint: What to do about it.
+        exit_code: How a command ends where the cause says more than the kind does.
     """
 
     def __init__(
@@ -149,10 +165,11 @@ class RequestError(NInferError):
         prompt_tokens: int | None = None,
         max_context: int | None = None,
         hint: str | None = None,
+        exit_code: ExitCode | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
         self.code = str(kind)
-        self.exit_code = _REQUEST_EXIT_CODES.get(kind, ExitCode.FAILED)
+        self.exit_code = exit_code or _REQUEST_EXIT_CODES.get(kind, ExitCode.FAILED)
         self.prompt_tokens = prompt_tokens
         self.max_context = max_context

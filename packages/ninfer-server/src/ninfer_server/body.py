@@ -11,22 +11,22 @@ from ninfer_runtime.text.json_values import read_json
 from ninfer_server.errors import ApiError, ClientDisconnectedError, invalid_request
 
 
-async def read_json_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    """Read the body of a request as one JSON object.
+async def read_body(request: Request, max_bytes: int) -> bytearray:
+    """Read the body of a request.
 
     Args:
         request: The request; its body must not have been read.
         max_bytes: Longest body, checked on the announced and on the received length.
 
     Raises:
-        ApiError: 400, 413 or 415.
+        ApiError: 413 or 415.
         ClientDisconnectedError: The client left before it had sent everything.
     """
     _refuse_content_encoding(request)
-    return parse_json_object(await _read(request, max_bytes))
+    return await _read(request, max_bytes)
 
 
-def parse_json_object(body: bytes) -> dict[str, Any]:
+def parse_json_object(body: bytes | bytearray) -> dict[str, Any]:
     """Parse strict JSON whose root is an object.
 
     Members keep their order, numbers their spelling, and the last of equal members wins. Refused
@@ -55,7 +55,7 @@ def _refuse_content_encoding(request: Request) -> None:
         )
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int) -> bytearray:
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
@@ -67,7 +67,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes)
     except ClientDisconnect:
         raise ClientDisconnectedError from None
-    return bytes(body)
+    return body
 
 
 def _too_large(max_bytes: int) -> ApiError:

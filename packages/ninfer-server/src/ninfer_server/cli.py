@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
+import sys
 from collections.abc import Callable
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 import click
 
 from ninfer_format.commandline import GroupedCommand, Terminal, common_options, run, version_option
+from ninfer_format.errors import ExitCode
 from ninfer_runtime.cli.model_options import MODEL_OPTION_NAMES, choose_model, model_options
 from ninfer_runtime.cli.sampling_options import SAMPLING_OPTION_NAMES, sampling_options
+from ninfer_runtime.environment import LogLevel
 from ninfer_server.checked_option import CheckedOption, collected_problems
 
 if TYPE_CHECKING:
@@ -49,8 +55,6 @@ Examples:
   ninfer-serve model.ninfer --port 0 --json
 """
 
-LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
-
 
 def _option(name: str, **attributes: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
     return click.option(name, cls=CheckedOption, show_default=True, **attributes)
@@ -66,9 +70,26 @@ def _check_prefill_chunk(
     return value
 
 
-def _check_not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _check_model_id(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise click.BadParameter("it must not be empty")
+    if value is not None and not _is_encodable(value):
+        raise click.BadParameter(f"{value!r} is not valid UTF-8")
+    return value
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether text is characters only; bytes of the command line that are none are surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
     return value
 
 
@@ -97,12 +118,13 @@ def _check_not_empty(ctx: click.Context, param: click.Parameter, value: str | No
     "--shutdown-grace-s",
     type=click.FloatRange(min=0),
     default=10,
+    callback=_check_finite,
     metavar="SECONDS",
     help="How long running requests may go on after a signal.",
 )
 @_option(
     "--model-id",
-    callback=_check_not_empty,
+    callback=_check_model_id,
     metavar="NAME",
     help="Public name of the model.  [default: the artifact's name]",
 )
@@ -165,7 +187,7 @@ def _check_not_empty(ctx: click.Context, param: click.Parameter, value: str | No
 )
 @_option(
     "--log-level",
-    type=click.Choice(LOG_LEVELS),
+    type=click.Choice(get_args(LogLevel)),
     help="Least severe lines to log.  [default: NINFER_LOG_LEVEL, else info]",
 )
 @version_option("ninfer-server")
@@ -186,27 +208,36 @@ def command(terminal: Terminal, **options: Any) -> None:
     check_options(options, collected_problems(click.get_current_context()))
     settings = server_settings(options)
 
+    from ninfer_server.line_writer import LineWriter
     from ninfer_server.listener import bind
     from ninfer_server.logs import configure_logging
 
-    configure_logging(log_level(terminal, options["log_level"]))
-    engine = engine_options(options, choose_model(terminal, options["model"]))
-    listener = bind(options["host"], options["port"])
+    with LineWriter(FileIO(sys.stderr.fileno(), "w", closefd=False).write) as log:
+        configure_logging(log_level(terminal, options["log_level"]), log.write)
+        engine = engine_options(options, choose_model(terminal, options["model"]))
+        listener = bind(options["host"], options["port"])
 
-    from ninfer_runtime.engine.engine import Engine
-    from ninfer_server.serve import serve
+        from ninfer_runtime.engine.engine import Engine
+        from ninfer_server.serve import serve
 
-    serve(
-        listener,
-        settings,
-        load=lambda: Engine(engine),
-        announce=partial(_announce, terminal, listener),
-    )
+        serve(
+            listener,
+            settings,
+            load=lambda: Engine(engine),
+            announce=partial(_announce, terminal, listener),
+        )
 
 
 def main() -> NoReturn:
     """Run the command and end the process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_before_serving)
     run(command, SCHEMA)
+
+
+def _leave_before_serving(number: int, frame: object) -> NoReturn:
+    """End the process like a server that is told to stop; `serve` has handlers of its own."""
+    raise SystemExit(ExitCode.OK)
 
 
 def _announce(terminal: Terminal, listener: socket, engine: Engine, state: ServerState) -> None:

@@ -17,7 +17,7 @@ from ninfer_runtime.cli.sampling_options import (
     sampling_overrides,
 )
 from ninfer_runtime.engine.options import EngineOptions
-from ninfer_server.logs import LogLevel
+from ninfer_runtime.environment import LogLevel
 from ninfer_server.settings import MIB, ServerSettings, digest_api_keys
 
 DEFAULT_MAX_CONTEXT = 8192

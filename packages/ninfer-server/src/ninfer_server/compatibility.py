@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from ninfer_server.errors import ApiError
 from ninfer_server.settings import CompatibilityMode
 
 IGNORED_HEADER = "x-ninfer-ignored"
+
+_INDEX = re.compile(r"\[\d+\]")
 
 
 class Compatibility:
@@ -22,13 +26,19 @@ class Compatibility:
     def ignore(self, field: str, *, otherwise: ApiError) -> None:
         """Record that `field` has no effect.
 
+        Args:
+            field: Its place in the request. Positions in lists are left out of the report, whose
+                length then does not grow with the request.
+            otherwise: The refusal of strict mode.
+
         Raises:
             ApiError: `otherwise`, in strict mode.
         """
         if self._mode == "strict":
             raise otherwise
-        if field not in self._ignored:
-            self._ignored.append(field)
+        name = _INDEX.sub("", field)
+        if name not in self._ignored:
+            self._ignored.append(name)
 
     def headers(self) -> dict[str, str]:
         """Return the header that tells the client, if there is something to tell."""

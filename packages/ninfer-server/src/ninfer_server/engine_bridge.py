@@ -11,9 +11,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.handle import GenerationHandle
@@ -28,6 +29,7 @@ from ninfer_runtime.engine.request import (
     RequestOptions,
 )
 from ninfer_server.admission import Slot
+from ninfer_server.background import on_daemon_thread
 from ninfer_server.errors import ApiError, request_queue_timeout, service_unavailable
 
 T = TypeVar("T")
@@ -49,17 +51,15 @@ class Generation:
     Args:
         engine: Executes it.
         slot: The place it holds; `close` gives it back.
-        executor: Where its prompt is prepared; has a thread for every slot.
         timeout_s: How long it may take until it is admitted, from now, in seconds.
 
     Attributes:
         is_admitted: The engine has begun with it.
     """
 
-    def __init__(self, engine: Engine, slot: Slot, executor: Executor, timeout_s: float) -> None:
+    def __init__(self, engine: Engine, slot: Slot, timeout_s: float) -> None:
         self._engine = engine
         self._slot = slot
-        self._executor = executor
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._loop = asyncio.get_running_loop()
@@ -92,12 +92,11 @@ class Generation:
 
         Raises:
             RequestError: The prompt or the options cannot be served.
-            ApiError: 503: preparation took longer than the request may wait.
+            ApiError: 503: preparation took longer than the request may wait, or the server stops.
         """
-        self._preparation = self._executor.submit(self._engine.prepare, prompt)
-        prepared = await self._before_deadline(asyncio.wrap_future(self._preparation))
-        if self._outcome.done():
-            self._outcome.result()
+        prepare = partial(self._engine.prepare, prompt)
+        self._preparation = on_daemon_thread(prepare, "ninfer-prepare")
+        prepared = await self._before_deadline(self._unless_aborted(self._preparation))
         sink = _LoopSink(self, is_streaming=stream)
         self._handle = self._engine.submit(prepared, options, sink, deadline=self._deadline)
         self._handle.add_done_callback(self._wake_to_settle)
@@ -151,11 +150,12 @@ class Generation:
         """
         # Without its handle the engine knows that nobody will ask for the outcome.
         handle, self._handle = self._handle, None
+        preparation, self._preparation = self._preparation, None
         if handle is not None:
             handle.cancel()
             handle.add_done_callback(self._slot.release)
-        elif self._preparation is not None:
-            self._preparation.add_done_callback(lambda _: self._slot.release())
+        elif preparation is not None:
+            preparation.add_done_callback(lambda _: self._slot.release())
         else:
             self._slot.release()
         if not self._outcome.cancel() and not self._outcome.cancelled():
@@ -189,6 +189,20 @@ class Generation:
             self._wake.clear()
             await self._wake.wait()
         return True
+
+    async def _unless_aborted(self, preparation: Future[T]) -> T:
+        preparing = asyncio.wrap_future(preparation)
+        try:
+            either: set[asyncio.Future[Any]] = {preparing, self._outcome}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._outcome.done():
+                self._outcome.result()
+            return preparing.result()
+        finally:
+            # Nobody asks any more what becomes of a preparation that goes on.
+            preparing.cancel()
+            # An error of it knows this frame: only the collector would free what it refers to.
+            del preparing, preparation, either
 
     async def _before_deadline(self, work: Awaitable[T]) -> T:
         try:

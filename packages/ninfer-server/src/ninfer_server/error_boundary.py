@@ -51,6 +51,8 @@ class ErrorBoundaryMiddleware:
                 raise
             if not isinstance(error, ClientDisconnectedError):
                 await error_response(error)(scope, receive, send)
+            # It knows this frame by its traceback: only the collector would free the body.
+            del error
 
 
 def as_api_error(failure: Exception, request_id: str) -> ApiError:

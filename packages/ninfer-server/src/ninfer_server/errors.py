@@ -14,9 +14,13 @@ from fastapi.responses import JSONResponse
 
 from ninfer_format.errors import NInferError
 from ninfer_runtime.errors import RequestError, RequestErrorKind
+from ninfer_runtime.text.prompt import ReservedOptionError
 
 STATUS_CLIENT_CLOSED_REQUEST = 499
 """Not a registered status: the customary one for a client that left before its answer."""
+
+_MAX_QUOTED = 100
+"""Characters of a client's own text that an error repeats; an answer must not grow with it."""
 
 _RETRY_SOON_S = 1
 _RETRY_LATER_S = 5
@@ -78,6 +82,13 @@ class ClientDisconnectedError(ApiError):
         )
 
 
+def quoted(text: str) -> str:
+    """Return what a client wrote as it is shown in a message: marked, and never long."""
+    if len(text) > _MAX_QUOTED:
+        text = text[:_MAX_QUOTED] + "…"
+    return repr(text)
+
+
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """Return the error for a request that this server cannot take as it stands."""
     return ApiError(400, message, param=param, wire_code=code)
@@ -97,7 +108,7 @@ def model_not_found(model: str, served: str) -> ApiError:
     """Return the error for a request that names another model than the one that is served."""
     return ApiError(
         404,
-        f"model {model!r} is not served here, {served!r} is",
+        f"model {quoted(model)} is not served here, {served!r} is",
         param="model",
         wire_code="model_not_found",
     )
@@ -147,6 +158,12 @@ def from_request_error(error: RequestError, request_id: str) -> ApiError:
             param="messages",
             wire_code="context_length_exceeded",
             details={name: size for name, size in sizes.items() if size is not None},
+        )
+    if isinstance(error, ReservedOptionError):
+        return invalid_request(
+            str(error),
+            param=f"chat_template_kwargs.{error.option}",
+            code="chat_template_option_not_supported",
         )
     if error.kind is RequestErrorKind.INVALID_PROMPT:
         return invalid_request(str(error), param="messages", code="invalid_prompt")

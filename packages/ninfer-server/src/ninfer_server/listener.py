@@ -38,6 +38,9 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
+    except UnicodeError as error:
+        reason = "the name has an empty label or one of more than 63 characters"
+        raise BindError(f"cannot listen on {host}:{port}: {reason}") from error
     except OSError as error:
         raise BindError(f"cannot listen on {host}:{port}: {_reason(error)}") from error
     try:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 import traceback
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Literal, TextIO, get_args
+from typing import Any
 
 import structlog
 
-LogLevel = Literal["trace", "debug", "info", "warning", "error", "critical", "off"]
-LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
+from ninfer_runtime.environment import LogLevel
 
 _SEVERITIES = {
     # structlog knows no level below debug; nothing is logged there yet.
@@ -24,7 +22,12 @@ _SEVERITIES = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
+    "off": logging.CRITICAL + 1,
 }
+_LIBRARIES = ("ninfer_runtime", "uvicorn", "sse_starlette", "asyncio", "concurrent.futures")
+
+_SERVER = "ninfer_server"
+_VALUES = "values_of_line"
 
 _PLAIN_VALUE = re.compile(r"[\w./:%+-]+", re.ASCII)
 
@@ -35,23 +38,29 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
     return logger
 
 
-def configure_logging(level: LogLevel, stream: TextIO | None = None) -> None:
+def configure_logging(level: LogLevel, write: Callable[[str], None]) -> None:
     """Decide what is logged, for the whole process.
+
+    Libraries are shown in the same form, but never less than their warnings: the event stream
+    library writes whole outputs at the debug level.
 
     Args:
         level: Least severe level that is shown.
-        stream: Where lines go; stderr when absent.
+        write: Takes each line; it is called on any thread, the event loop's too, and must neither
+            wait nor raise.
     """
-    stream = sys.stderr if stream is None else stream
+    severity = _SEVERITIES[level]
     structlog.configure(
-        processors=[_drop if level == "off" else _render],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            _SEVERITIES.get(level, logging.CRITICAL)
-        ),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        processors=[_as_record],
+        # It knows the standard levels only; what is beyond them, the logger behind it drops.
+        wrapper_class=structlog.make_filtering_bound_logger(min(severity, logging.CRITICAL)),
+        logger_factory=lambda *_: logging.getLogger(_SERVER),
         cache_logger_on_first_use=False,
     )
-    _configure_libraries(level, stream)
+    handler = _LineHandler(write)
+    _show(_SERVER, handler, severity)
+    for library in _LIBRARIES:
+        _show(library, handler, max(severity, logging.WARNING))
 
 
 def describe_fault(error: BaseException) -> dict[str, str]:
@@ -65,44 +74,40 @@ def describe_fault(error: BaseException) -> dict[str, str]:
     return {"exception": type(cause).__name__, "where": where}
 
 
-def _configure_libraries(level: LogLevel, stream: TextIO) -> None:
-    """Show the warnings of the engine and of the libraries in the same form.
-
-    Never less severe ones: the event stream library writes whole outputs at the debug level.
-    """
-    handler: logging.Handler = logging.StreamHandler(stream)
-    handler.setFormatter(_LibraryFormatter())
-    if level == "off":
-        handler = logging.NullHandler()
-    severity = max(_SEVERITIES.get(level, logging.CRITICAL), logging.WARNING)
-    for name in ("ninfer_runtime", "uvicorn", "sse_starlette", "asyncio", "concurrent.futures"):
-        library = logging.getLogger(name)
-        library.handlers = [handler]
-        library.propagate = False
-        library.setLevel(severity)
+def _show(name: str, handler: logging.Handler, severity: int) -> None:
+    logger = logging.getLogger(name)
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(severity)
 
 
-class _LibraryFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+def _as_record(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> tuple[tuple[str], dict[str, Any]]:
+    """Return the arguments of the standard library's logger for an event."""
+    return (str(event.pop("event")),), {"extra": {_VALUES: event}}
+
+
+class _LineHandler(logging.Handler):
+    """Hands each record on as one line."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = dict(getattr(record, _VALUES, {}))
         error = record.exc_info[1] if record.exc_info else None
-        fault = {} if error is None else describe_fault(error)
-        return _line(record.levelname, record.getMessage(), fault)
-
-
-def _render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    message = str(event.pop("event"))
-    return _line(method, message, event)
-
-
-def _drop(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    raise structlog.DropEvent
+        if error is not None:
+            values.update(describe_fault(error))
+        self._write(_line(record.levelname, record.getMessage(), values))
 
 
 def _line(level: str, message: str, values: Mapping[str, Any]) -> str:
     now = datetime.now().astimezone()
     stamp = f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d}"
     shown = [message.replace("\n", " "), *(f"{key}={_quote(values[key])}" for key in values)]
-    return f"{stamp}  {level.upper()}  {' '.join(shown)}"
+    return f"{stamp}  {level}  {' '.join(shown)}"
 
 
 def _quote(value: object) -> str:

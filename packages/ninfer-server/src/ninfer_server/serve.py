@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
 
 from ninfer_runtime.engine.engine import Engine
 from ninfer_server.app import create_app
+from ninfer_server.background import on_daemon_thread, unless
 from ninfer_server.listener import url_of
 from ninfer_server.logs import get_logger
 from ninfer_server.settings import ServerSettings
 from ninfer_server.state import ServerState
-
-T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -102,7 +98,7 @@ async def _serve(
     with _stop_signals() as (first, second):
         try:
             get_logger().info("loading the model", url=url_of(listener))
-            engine = await _unless(first, _on_daemon_thread(load))
+            engine = await unless(first, asyncio.wrap_future(on_daemon_thread(load, "ninfer-load")))
             if engine is not None:
                 state.attach(engine)
                 announce(engine, state)
@@ -113,7 +109,7 @@ async def _serve(
             http.should_exit = True
             await serving
             if engine is not None:
-                closing: asyncio.Future[None] = _on_daemon_thread(engine.close)
+                closing = asyncio.wrap_future(on_daemon_thread(engine.close, "ninfer-close"))
                 await asyncio.wait({closing}, timeout=_CLOSE_ENGINE_S)
     get_logger().info("stopped")
 
@@ -134,26 +130,3 @@ def _stop_signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-
-
-async def _unless(stop: asyncio.Event, work: asyncio.Future[T]) -> T | None:
-    """Return what `work` gives, or None once `stop` is set."""
-    stopping = asyncio.create_task(stop.wait())
-    either: set[asyncio.Future[Any]] = {work, stopping}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    return work.result() if work.done() else None
-
-
-def _on_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Call `function` on a thread that does not keep the process alive."""
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="ninfer-serve", daemon=True).start()
-    return asyncio.wrap_future(outcome)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 from fastapi import Request
 
 from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.stats import Availability
 from ninfer_server.admission import Slots
+from ninfer_server.background import unless
 from ninfer_server.engine_bridge import Generation
 from ninfer_server.errors import ApiError, service_unavailable
 from ninfer_server.settings import ServerSettings
+
+T = TypeVar("T")
 
 MAX_CONCURRENCY = 1
 """Requests that the engine executes at a time."""
@@ -35,17 +38,20 @@ class ServerState:
     def __init__(self, settings: ServerSettings, engine: Engine | None = None) -> None:
         self.settings = settings
         self.started_at = int(time.time())
-        self.is_stopping = False
+        self._stopping = asyncio.Event()
         self._engine: Engine | None = None
         self._model_id = settings.model_id
-        capacity = MAX_CONCURRENCY + settings.max_pending_requests
-        self._slots = Slots(capacity)
-        self._executor = ThreadPoolExecutor(capacity, thread_name_prefix="ninfer-prepare")
+        self._slots = Slots(MAX_CONCURRENCY + settings.max_pending_requests)
         self._generations: set[Generation] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         if engine is not None:
             self.attach(engine)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the server takes no more requests and will end."""
+        return self._stopping.is_set()
 
     @property
     def model_id(self) -> str:
@@ -92,7 +98,7 @@ class ServerState:
         """
         engine = self.engine()
         slot = self._slots.take()
-        generation = Generation(engine, slot, self._executor, self.settings.pending_timeout_s)
+        generation = Generation(engine, slot, self.settings.pending_timeout_s)
         self._generations.add(generation)
         self._is_idle.clear()
         try:
@@ -103,13 +109,27 @@ class ServerState:
             if not self._generations:
                 self._is_idle.set()
 
+    async def unless_stopping(self, work: asyncio.Future[T]) -> T:
+        """Wait for work that comes before a generation; it is cancelled when the server stops.
+
+        Raises:
+            ApiError: 503: the server stops.
+        """
+        try:
+            result = await unless(self._stopping, work)
+        finally:
+            del work  # An error of it knows this frame: only the collector would free both.
+        if result is None:
+            raise _stopping()
+        return result
+
     async def stop(self, at_once: asyncio.Event) -> None:
         """Refuse new requests, end the waiting ones, give the running ones time, then cancel them.
 
         Args:
             at_once: When it is set, the running requests are cancelled without further delay.
         """
-        self.is_stopping = True
+        self._stopping.set()
         for generation in tuple(self._generations):
             if not generation.is_admitted:
                 generation.abort(_stopping())
@@ -117,7 +137,6 @@ class ServerState:
         for generation in tuple(self._generations):
             generation.abort(_stopping())
         await self._wait_until_idle(asyncio.Event(), _LAST_ANSWERS_S)
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _wait_until_idle(self, at_once: asyncio.Event, timeout_s: float) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self._is_idle, at_once)]

@@ -29,6 +29,9 @@ class _Nothing(ServerSentEvent):
         return b""
 
 
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\u0085\u2028\u2029"}
+"""Escapes of what some clients take for the end of a line; JSON escapes the other ends itself."""
+
 KEEP_ALIVE = ServerSentEvent(comment="keep-alive", sep="\n")
 NOTHING = _Nothing()
 
@@ -106,6 +109,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+        # An error in them knows this frame: only the collector would free what it refers to.
+        del task, working, watching
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -157,7 +162,7 @@ def event_stream(
 def encode_event(payload: Mapping[str, Any]) -> bytes:
     """Return one event whose data is a JSON document on a single line."""
     text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return f"data: {text.translate(_LINE_ENDS)}\n\n".encode()
 
 
 class KeepAlive:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ninfer_format.commandline import Progress, Terminal
+from ninfer_runtime.text.json_values import write_json
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.request import GenerationStart, OutputDelta, PromptProgress, ToolCall
@@ -39,7 +39,7 @@ class AnswerPrinter:
         if self._progress is not None:
             self._progress.advance(event.processed - self._progress.done)
             if event.processed == event.total:
-                self._end_progress()
+                self.end_progress()
 
     def publish(self, event: OutputDelta) -> None:
         """Print a piece of output at once."""
@@ -53,17 +53,17 @@ class AnswerPrinter:
 
     def finish(self, tool_calls: Sequence[ToolCall]) -> None:
         """End what was begun: the answer, then one line of JSON per call, and one newline."""
-        self._end_progress()
         self._reasoning.end()
         if not self._show_content:
             return
         for call in tool_calls:
             self._content.end()
-            line = {"name": call.name, "arguments": dict(call.arguments)}
-            self._content.write(json.dumps(line, ensure_ascii=False))
+            line = {"name": call.name, "arguments": call.arguments}
+            self._content.write(write_json(line, separators=(", ", ": ")))
         self._content.end(always=True)
 
-    def _end_progress(self) -> None:
+    def end_progress(self) -> None:
+        """Remove the bar, if there is one, which hides the cursor; needed after an error too."""
         if self._progress is not None:
             self._progress.__exit__(None, None, None)
             self._progress = None
@@ -72,7 +72,7 @@ class AnswerPrinter:
 class _Lines:
     """Writes text to a standard stream and holds newlines back until more text follows."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: Literal["stdout", "stderr"]) -> None:
         self._stream = stream
         self._newlines = ""
         self._is_open = False
@@ -94,8 +94,13 @@ class _Lines:
         self._is_open = False
 
     def _emit(self, text: str) -> None:
-        stream = getattr(sys, self._stream)
-        if stream is None:  # closed before the process began
-            raise BrokenPipeError
-        stream.write(text)
-        stream.flush()
+        try:
+            stream = getattr(sys, self._stream)
+            if stream is None:  # closed before the process began
+                raise BrokenPipeError
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            # Thoughts that nobody can read must not cost the answer.
+            if self._stream == "stdout":
+                raise

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
+import select
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import click
 
@@ -18,17 +17,29 @@ from ninfer_runtime.cli.model_options import (
     choose_backend,
     choose_model,
     model_options,
+    show_model,
 )
 from ninfer_runtime.cli.sampling_options import SAMPLING_OPTION_NAMES, sampling_options
+from ninfer_runtime.cli.user_path import UserPath
+from ninfer_runtime.engine.request import ReasoningEffort
 
 if TYPE_CHECKING:
+    from ninfer_runtime.cli.answer import AnswerPrinter
     from ninfer_runtime.cli.statistics import Statistics
     from ninfer_runtime.engine.engine import Engine
     from ninfer_runtime.engine.handle import GenerationHandle
     from ninfer_runtime.engine.options import EngineOptions
-    from ninfer_runtime.engine.request import GenerationResult, PromptInput, RequestOptions
+    from ninfer_runtime.engine.request import (
+        GenerationResult,
+        PreparedPrompt,
+        PromptInput,
+        RequestOptions,
+    )
 
 SCHEMA = "ninfer/1"
+
+STDERR = 2
+"""File descriptor of the standard error stream."""
 
 HEADINGS = {
     "Prompt": (
@@ -69,17 +80,17 @@ Examples:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @model_options()
-@click.option("--prompt", metavar="TEXT", help="One user turn; - reads it from stdin.")
-@click.option("--messages", metavar="FILE", help="A chat as JSON; - reads it from stdin.")
+@click.option("--prompt", metavar="TEXT", help="One user turn, - for stdin; not with --messages.")
+@click.option("--messages", metavar="FILE", help="A chat as JSON, - for stdin; not with --prompt.")
 @click.option(
     "--chat-template",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False),
     help="Jinja file to use instead of the artifact's template.",
 )
 @click.option("--no-thinking", is_flag=True, help="Answer without thinking first.")
 @click.option(
     "--reasoning-effort",
-    type=click.Choice(["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
+    type=click.Choice(get_args(ReasoningEffort)),
     help="How much to think first; only none goes with --no-thinking.",
 )
 @click.option(
@@ -142,10 +153,10 @@ def command(terminal: Terminal, **options: Any) -> int:
 
     prompt = prompt_input(options)
     request = request_options(options)
-    model = choose_model(terminal, options["model"])
+    engine_options = _engine_options(choose_model(terminal, options["model"]), options)
     if options["dry_run"]:
-        return _dry_run(terminal, model, options["chat_template"], prompt)
-    return _generate(terminal, _engine_options(model, options), prompt, request, options)
+        return _dry_run(terminal, engine_options, prompt)
+    return _generate(terminal, engine_options, prompt, request, options)
 
 
 def main() -> NoReturn:
@@ -166,19 +177,21 @@ def _engine_options(model: Path, options: dict[str, Any]) -> EngineOptions:
     )
 
 
-def _dry_run(
-    terminal: Terminal, model: Path, chat_template: Path | None, prompt: PromptInput
-) -> int:
+def _dry_run(terminal: Terminal, engine_options: EngineOptions, prompt: PromptInput) -> int:
     from ninfer_runtime.engine.loading import load_frontend
 
-    prepared = load_frontend(model, chat_template).prepare(prompt)
-    if terminal.verbose and not terminal.quiet:
-        click.echo(prepared.text, err=True)
+    prepared = load_frontend(engine_options).prepare(prompt)
+    _show_prompt(terminal, prepared)
     if terminal.json:
         terminal.print_json({"prompt_tokens": len(prepared.token_ids)})
     else:
         click.echo(f"{len(prepared.token_ids)} prompt tokens")
     return ExitCode.OK
+
+
+def _show_prompt(terminal: Terminal, prepared: PreparedPrompt) -> None:
+    if terminal.verbose and not terminal.quiet:
+        click.echo(prepared.text, err=True)
 
 
 def _generate(
@@ -191,6 +204,7 @@ def _generate(
     from ninfer_runtime.engine.engine import Engine
 
     with Engine(engine_options) as engine:
+        show_model(terminal, engine.model_info)
         statistics, is_interrupted = _answer(terminal, engine, prompt, request)
     if options["print_token_ids"]:
         click.echo(" ".join(map(str, statistics.result.token_ids)), err=True)
@@ -205,40 +219,60 @@ def _answer(
 ) -> tuple[Statistics, bool]:
     from ninfer_runtime.cli.answer import AnswerPrinter
     from ninfer_runtime.cli.statistics import Statistics
-    from ninfer_runtime.errors import RequestError
+    from ninfer_runtime.errors import RequestError, RequestErrorKind
 
     started = time.monotonic()
     prepared = engine.prepare(prompt)
     prepare_s = time.monotonic() - started
+    _show_prompt(terminal, prepared)
     printer = AnswerPrinter(terminal, show_content=not terminal.json)
     handle = engine.submit(prepared, request, printer)
     try:
-        result, is_interrupted = _wait(terminal, handle)
+        result, is_interrupted = _wait(terminal, handle, printer)
     except RequestError as error:
         # Output that cannot be written is no fault of the request.
-        if isinstance(error.__cause__, OSError):
+        if error.kind is RequestErrorKind.CANCELLED and isinstance(error.__cause__, OSError):
             raise error.__cause__ from None
+        if error.exit_code is ExitCode.INTERNAL:
+            error.hint = "run again with --debug"
         raise
+    finally:
+        printer.end_progress()
     printer.finish(result.tool_calls)
     statistics = Statistics(result, handle.sampling, prepare_s, engine.model_info, engine.memory())
     return statistics, is_interrupted
 
 
-def _wait(terminal: Terminal, handle: GenerationHandle) -> tuple[GenerationResult, bool]:
+def _wait(
+    terminal: Terminal, handle: GenerationHandle, printer: AnswerPrinter
+) -> tuple[GenerationResult, bool]:
     try:
         return handle.wait(), False
     except KeyboardInterrupt:
-        terminal.note("\nstopping (interrupt again to end at once)")
         handle.cancel()
     try:
+        if _stderr_takes_text():
+            terminal.note("\nstopping (interrupt again to end at once)")
         return handle.wait(), True
     except KeyboardInterrupt:
-        _leave_at_once()
+        _leave_at_once(printer)
 
 
-def _leave_at_once() -> NoReturn:
-    """End without the shutdown of the interpreter, which waits for a running matrix product."""
-    with suppress(OSError):
-        sys.stdout.flush()
+def _leave_at_once(printer: AnswerPrinter) -> NoReturn:
+    """End without the shutdown of the interpreter, which waits for a running matrix product.
+
+    Stdout is left alone: the engine's thread holds its lock while a reader of the answer pauses,
+    and every piece of the answer was flushed when it was written.
+    """
+    if _stderr_takes_text():
+        printer.end_progress()
         click.echo("interrupted", err=True)
     os._exit(ExitCode.INTERRUPTED)
+
+
+def _stderr_takes_text() -> bool:
+    """Whether a line can be written on stderr without waiting for its reader, if it has one."""
+    try:
+        return bool(select.select([], [STDERR], [], 0)[1])
+    except OSError:  # closed before the process began
+        return False

@@ -6,12 +6,12 @@ known is an error, because a misspelt one would otherwise change the prompt with
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NoReturn, cast, get_args
 
 from ninfer_format.errors import UsageError
 from ninfer_runtime.engine.request import Message, Role, TextPart, Tool, ToolCall
+from ninfer_runtime.text.json_values import read_json
 
 _MESSAGE_KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id")
 _MEDIA = ("image", "image_url", "video", "video_url")
@@ -41,30 +41,14 @@ def _refuse(where: str, what: str) -> NoReturn:
     raise _PlaceError(f"{where}: {what}" if where else what)
 
 
-def _parse_json(data: bytes) -> Any:
+def _parse_json(data: bytes | str) -> Any:
     try:
-        return json.loads(
-            data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_members
-        )
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        return read_json(text, unique_names=True)
     except UnicodeDecodeError as error:
         _refuse("", f"not UTF-8: {error.reason} at byte {error.start}")
-    except json.JSONDecodeError as error:
-        _refuse("", f"not JSON: {error.msg} at line {error.lineno} column {error.colno}")
-    except RecursionError:
-        _refuse("", "not a chat: nested too deeply")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    _refuse("", f"not JSON: {name} is not a JSON number")
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in members:
-            _refuse("", f"key {key!r} appears twice in one object")
-        members[key] = value
-    return members
+    except ValueError as error:
+        _refuse("", f"not JSON: {error}")
 
 
 def _parse_document(document: Any) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
@@ -120,7 +104,7 @@ def _parse_content(
             _refuse(where, "key 'content' is empty and there are no tool calls")
         return cast(str | None, content)
     if isinstance(content, str):
-        return _text(where, "content", content)
+        return content
     if not isinstance(content, list):
         _refuse(where, f"key 'content' must be a string or an array, found {_kind(content)}")
     if not content:
@@ -139,7 +123,7 @@ def _parse_part(where: str, value: Any) -> TextPart:
         _refuse(where, f"key 'type' must be 'text', found {kind!r}")
     if not isinstance(part.get("text"), str):
         _refuse(where, f"key 'text' must be a string, found {_kind(part.get('text'))}")
-    return TextPart(_text(where, "text", part["text"]))
+    return TextPart(part["text"])
 
 
 def _parse_tool_calls(where: str, members: Mapping[str, Any]) -> tuple[ToolCall, ...]:
@@ -175,7 +159,7 @@ def _parse_tool_call(where: str, default_id: str, value: Any) -> ToolCall:
 def _parse_arguments(where: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
-            value = _parse_json(value.encode("utf-8", "surrogatepass"))
+            value = _parse_json(value)
         except _PlaceError as error:
             _refuse(where, f"key 'arguments': {error}")
     if not isinstance(value, dict):
@@ -224,14 +208,6 @@ def _required_string(where: str, members: Mapping[str, Any], key: str) -> str:
     value = members.get(key)
     if not isinstance(value, str) or not value:
         _refuse(where, f"key {key!r} must be a non-empty string, found {_kind(value)}")
-    return _text(where, key, value)
-
-
-def _text(where: str, key: str, value: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        _refuse(where, f"key {key!r} holds half of a surrogate pair, which is not a character")
     return value
 
 

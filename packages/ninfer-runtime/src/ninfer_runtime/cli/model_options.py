@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 
 from ninfer_format.commandline import Terminal
+from ninfer_runtime.cli.user_path import UserPath
+from ninfer_runtime.engine.options import Backend
 
 if TYPE_CHECKING:
-    from ninfer_runtime.engine.options import Backend
+    from ninfer_runtime.engine.model_info import ModelInfo
 
 R = TypeVar("R")
 
@@ -39,12 +41,12 @@ def model_options(
         function = click.option(
             "--backend",
             cls=option_class,
-            type=click.Choice(["auto", "cpu", "cuda"]),
+            type=click.Choice(get_args(Backend)),
             help="What executes the model.  [default: NINFER_BACKEND, else auto]",
         )(function)
-        return click.argument(
-            "model", required=False, type=click.Path(path_type=Path), metavar="[MODEL.ninfer]"
-        )(function)
+        return click.argument("model", required=False, type=UserPath(), metavar="[MODEL.ninfer]")(
+            function
+        )
 
     return decorate
 
@@ -59,7 +61,7 @@ def choose_model(terminal: Terminal, named: Path | None) -> Path:
     from ninfer_runtime import builtin_model, environment
 
     if named is not None:
-        return named.expanduser()
+        return named
     configured = environment.model()
     if configured is not None:
         return configured
@@ -77,3 +79,12 @@ def choose_backend(named: Backend | None) -> Backend:
     from ninfer_runtime import environment
 
     return named or environment.backend() or "auto"
+
+
+def show_model(terminal: Terminal, info: ModelInfo) -> None:
+    """Say with ``-v`` what was loaded."""
+    terminal.detail(
+        f"{info.name}: {info.architecture}, {info.num_parameters:,} parameters in "
+        f"{', '.join(info.formats)}, {info.public_tokens} tokens, context {info.max_context} "
+        f"of {info.max_position_embeddings}"
+    )

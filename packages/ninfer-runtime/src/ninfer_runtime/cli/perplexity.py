@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,9 +21,12 @@ from ninfer_runtime.cli.model_options import (
     choose_backend,
     choose_model,
     model_options,
+    show_model,
 )
+from ninfer_runtime.cli.user_path import UserPath
 
 if TYPE_CHECKING:
+    from ninfer_runtime.engine.loading import LoadedModel
     from ninfer_runtime.eval.perplexity import PerplexityReport
     from ninfer_runtime.text.frontend import Frontend
 
@@ -54,12 +56,12 @@ Examples:
 @model_options()
 @click.option(
     "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False),
     help="UTF-8 text to predict; not with --ids.",
 )
 @click.option(
     "--ids",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False),
     help="JSON array of token ids instead; not with --text.",
 )
 @click.option(
@@ -83,24 +85,18 @@ def command(terminal: Terminal, **options: Any) -> None:
     that NINFER_MODEL names is used, then the small model that comes with this package.
     """
     from ninfer_format.errors import UsageError
-    from ninfer_runtime.engine.loading import load
-    from ninfer_runtime.engine.options import EngineOptions
-    from ninfer_runtime.eval.perplexity import check_window_sizes, score_stream
+    from ninfer_runtime.eval.perplexity import check_stream, check_window_sizes, score_stream
 
     if (options["text"] is None) == (options["ids"] is None):
         raise UsageError("exactly one of --text and --ids is needed")
     context = options["context"]
     stride = context // 2 if options["stride"] is None else options["stride"]
     check_window_sizes(context, stride)
-    engine_options = EngineOptions(
-        model=choose_model(terminal, options["model"]),
-        backend=choose_backend(options["backend"]),
-        device=options["device"],
-        max_context=context,
-    )
-    loaded = load(engine_options)
+    loaded = _load(terminal, options)
+    show_model(terminal, loaded.info)
     token_ids = _token_ids(loaded.frontend, options["text"], options["ids"])
-    with Progress(terminal, "scoring", total=max(0, len(token_ids) - 1)) as progress:
+    check_stream(token_ids)
+    with Progress(terminal, "scoring", total=len(token_ids) - 1) as progress:
         report = score_stream(
             loaded.program,
             token_ids,
@@ -121,8 +117,28 @@ def main() -> NoReturn:
     run(command, SCHEMA)
 
 
+def _load(terminal: Terminal, options: dict[str, Any]) -> LoadedModel:
+    from ninfer_format.errors import UsageError
+    from ninfer_runtime.engine.loading import load
+    from ninfer_runtime.engine.options import EngineOptions
+    from ninfer_runtime.errors import ContextError
+
+    engine_options = EngineOptions(
+        model=choose_model(terminal, options["model"]),
+        backend=choose_backend(options["backend"]),
+        device=options["device"],
+        max_context=options["context"],
+    )
+    try:
+        return load(engine_options)
+    except ContextError as error:
+        # The engine speaks of an option that this command calls by another name.
+        raise UsageError(f"--context {error.found} is outside 1..{error.largest}") from error
+
+
 def _token_ids(frontend: Frontend, text: Path | None, ids: Path | None) -> list[int]:
     from ninfer_format.errors import UsageError
+    from ninfer_runtime.text.json_values import read_json
 
     source = text or ids
     try:
@@ -132,8 +148,8 @@ def _token_ids(frontend: Frontend, text: Path | None, ids: Path | None) -> list[
     if text is not None:
         return frontend.tokenizer.encode(content)
     try:
-        values = json.loads(content)
-    except (json.JSONDecodeError, RecursionError) as error:
+        values = read_json(content)
+    except ValueError as error:
         raise UsageError(f"not JSON: {error}", path=source) from None
     if not isinstance(values, list):
         raise UsageError("expected a JSON array of token ids", path=source)
@@ -142,7 +158,7 @@ def _token_ids(frontend: Frontend, text: Path | None, ids: Path | None) -> list[
         is_id = isinstance(value, int) and not isinstance(value, bool)
         if not is_id or not 0 <= value <= last:
             raise UsageError(
-                f"position {position}: expected a token id in 0..{last}, found {value!r}",
+                f"position {position}: expected a token id in 0..{last}, found {value!r:.40}",
                 path=source,
             )
     return values
@@ -160,7 +176,7 @@ def _document(report: PerplexityReport, *, model: str, source: str) -> dict[str,
         "mean_nll": report.mean_nll,
         "perplexity": report.perplexity if math.isfinite(report.perplexity) else None,
         "bits_per_token": report.bits_per_token,
-        "seconds": report.seconds,
+        "seconds": report.scoring_s,
         "tok_s": report.tok_s,
         "window_nll": [score.mean_nll for score in report.windows],
     }
@@ -173,7 +189,7 @@ def _print_table(report: PerplexityReport) -> None:
         "mean NLL": f"{report.mean_nll:.6f} nats",
         "perplexity": f"{report.perplexity:.6f}",
         "bits per token": f"{report.bits_per_token:.6f}",
-        "speed": f"{report.tok_s:.1f} tok/s ({report.seconds:.1f} s)",
+        "speed": f"{report.tok_s:.1f} tok/s ({report.scoring_s:.1f} s)",
     }
     for name, value in rows.items():
         click.echo(f"{name:<16}{value}")

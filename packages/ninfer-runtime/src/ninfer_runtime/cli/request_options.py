@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,9 +85,11 @@ def _prompt_text(prompt: str) -> str:
 
 def _read(path: str) -> tuple[bytes, str]:
     if path == STDIN:
+        if sys.stdin is None:
+            raise UsageError("stdin is closed", hint="give the text or the name of a file")
         return sys.stdin.buffer.read(), "stdin"
     try:
-        return Path(path).expanduser().read_bytes(), path
+        return Path(os.path.expanduser(path)).read_bytes(), path
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"cannot be read: {reason}", path=path) from None

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from ninfer_runtime.sampling.params import SamplingOverrides
+from ninfer_runtime.sampling.params import MAX_CANDIDATES, RANGES, SamplingOverrides
 
 R = TypeVar("R")
 
-_RANGES = (
-    ("--temperature", 0, 2, "Randomness; not with --greedy."),
-    ("--top-p", 0, 1, "Share of the mass to draw from."),
-    ("--min-p", 0, 1, "Least weight relative to the best."),
-    ("--presence-penalty", -2, 2, "Penalty on tokens generated before."),
-    ("--frequency-penalty", -2, 2, "The same for each time."),
-)
+_HELP = {
+    "temperature": "Randomness; not with --greedy.",
+    "top_p": "Share of the mass to draw from.",
+    "min_p": "Least weight relative to the best.",
+    "presence_penalty": "Penalty on tokens generated before.",
+    "frequency_penalty": "The same for each time.",
+}
 
-_NAMES = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-
-SAMPLING_OPTION_NAMES = ("greedy", *_NAMES, "seed")
+SAMPLING_OPTION_NAMES = ("greedy", *RANGES, "seed")
 """Parameters of the heading Sampling; each command adds its own ``--seed``."""
 
 GREEDY_CONFLICT = "--greedy and --temperature exclude each other"
@@ -38,19 +35,19 @@ def sampling_options(
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        for name, low, high, text in _RANGES:
+        for name, text in _HELP.items():
             function = click.option(
-                name,
+                f"--{name.replace('_', '-')}",
                 cls=option_class,
-                type=click.FloatRange(low, high),
+                type=click.FloatRange(*RANGES[name]),
                 metavar="NUMBER",
                 help=text,
             )(function)
         function = click.option(
             "--top-k",
             cls=option_class,
-            type=click.IntRange(0, 20),
-            help="Candidates to draw from; 0 means 20.",
+            type=click.IntRange(0, MAX_CANDIDATES),
+            help=f"Candidates to draw from; 0 means {MAX_CANDIDATES}.",
         )(function)
         return click.option(
             "--greedy",
@@ -69,6 +66,4 @@ def is_greedy_conflict(options: Mapping[str, Any]) -> bool:
 
 def sampling_overrides(options: Mapping[str, Any]) -> SamplingOverrides:
     """Make the values that replace the model's preset."""
-    from ninfer_runtime.sampling.params import SamplingOverrides
-
-    return SamplingOverrides(greedy=options["greedy"], **{name: options[name] for name in _NAMES})
+    return SamplingOverrides(greedy=options["greedy"], **{name: options[name] for name in RANGES})

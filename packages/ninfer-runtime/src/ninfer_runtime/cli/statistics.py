@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ninfer_format.commandline import Terminal, format_bytes
+from ninfer_runtime.text.json_values import write_json
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.model_info import ModelInfo
@@ -58,20 +59,24 @@ class Statistics:
             "finish": reason,
             "tokens": f"{result.prompt_tokens} prompt, {result.reused_prompt_tokens} reused, "
             f"{result.completion_tokens} generated ({result.reasoning_tokens} reasoning)",
-            "memory": f"{format_bytes(self.memory.weights)} weights, "
-            f"{format_bytes(self.memory.sequence_peak)} sequence",
+            "memory": f"{format_bytes(self.memory.weight_bytes)} weights, "
+            f"{format_bytes(self.memory.sequence_peak_bytes)} sequence",
         }
         for name, value in lines.items():
             terminal.note(f"{name:<9}{value}")
 
     def document(self, *, with_token_ids: bool) -> dict[str, Any]:
-        """Return the JSON document of the command; times in seconds, unknown rates null."""
+        """Return the JSON document of the command; times in seconds, unknown rates null.
+
+        The arguments of a call are a string that holds their JSON, as they are over HTTP: the
+        numbers of a document would lose the spelling that the model gave them.
+        """
         result, timings = self.result, self.result.timings
         document: dict[str, Any] = {
             "text": result.text,
             "reasoning": result.reasoning,
             "tool_calls": [
-                {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
+                {"id": call.id, "name": call.name, "arguments": write_json(call.arguments)}
                 for call in result.tool_calls
             ],
             "finish_reason": str(result.finish_reason),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ninfer_format.errors import ExitCode, NInferError
 from ninfer_runtime.engine.request import (
     FinishReason,
     GenerationResult,
@@ -30,7 +31,18 @@ R = TypeVar("R")
 
 
 class ProgramError(Exception):
-    """The program raised something that leaves its state unknown; the cause is attached."""
+    """The program raised something that leaves its state unknown.
+
+    Args:
+        cause: What it raised.
+
+    Attributes:
+        exit_code: How a command ends; 70 unless the cause is a known one, such as a lost device.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.exit_code = cause.exit_code if isinstance(cause, NInferError) else ExitCode.INTERNAL
 
 
 class _CancelledError(Exception):
@@ -202,6 +214,7 @@ def _call(execute: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             RequestErrorKind.UNAVAILABLE,
             "memory ran out while the request was executed",
             hint="try again later, or with a shorter prompt",
+            exit_code=ExitCode.CAPACITY,
         ) from error
     except Exception as error:
-        raise ProgramError(f"{type(error).__name__}: {error}") from error
+        raise ProgramError(error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -59,12 +60,14 @@ class GenerationHandle:
         outcome = self._request.outcome
         until_deadline = max(0.0, self._request.deadline - started)
         if timeout is None or until_deadline < timeout:
-            futures.wait([outcome], timeout=until_deadline)
+            # Longer waits, an endless deadline among them, are more than a lock can take.
+            futures.wait([outcome], timeout=min(until_deadline, threading.TIMEOUT_MAX))
             # The worker does the same at its boundaries, but it may be stuck in one unit of work.
             self._queue.settle_waiting()
         spent = time.monotonic() - started
         try:
-            return outcome.result(None if timeout is None else max(0.0, timeout - spent))
+            rest = None if timeout is None else max(0.0, timeout - spent)
+            return outcome.result(None if rest is None else min(rest, threading.TIMEOUT_MAX))
         finally:
             self._request.is_released = outcome.done()
 

@@ -13,6 +13,10 @@ from ninfer_runtime.engine.program import MemorySummary, PrefillStep, SequenceHa
 if TYPE_CHECKING:
     from ninfer_runtime.models.architecture import LanguageModel, SequenceState
 
+_CHECKED_LATER = np.errstate(divide="ignore", invalid="ignore", over="ignore")
+"""Around every unit of work: whoever takes the logits or scores refuses what is not finite, and
+NumPy's warnings before that would only blur the message."""
+
 _SCORE_ROWS = 128
 """Rows of logits that exist at a time while scoring: 128 rows of 250,000 tokens take 128 MB."""
 
@@ -41,11 +45,6 @@ class NumpyProgram:
         self._sequence_peak = 0
 
     @property
-    def vocab_size(self) -> int:
-        """Length of a row of logits, V."""
-        return self._model.vocab_size
-
-    @property
     def max_position_embeddings(self) -> int:
         """Longest sequence in tokens that the model was made for."""
         return self._model.max_position_embeddings
@@ -60,6 +59,7 @@ class NumpyProgram:
         self._active = _ActiveSequence(handle, np.asarray(token_ids, np.int64), state)
         return handle
 
+    @_CHECKED_LATER
     def advance_prefill(self, handle: SequenceHandle) -> PrefillStep:
         """Execute the next chunk of the prompt."""
         sequence = self._sequence(handle)
@@ -71,6 +71,7 @@ class NumpyProgram:
             return PrefillStep(processed, None)
         return PrefillStep(processed, self._model.logits(hidden[-1:])[0])
 
+    @_CHECKED_LATER
     def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
         """Execute one more token; returns float32 logits [V] for the one after it."""
         sequence = self._sequence(handle)
@@ -89,6 +90,7 @@ class NumpyProgram:
         """End a sequence of which nothing may be kept."""
         self.finish(handle)
 
+    @_CHECKED_LATER
     def score(self, token_ids: Sequence[int], first_target: int, public_tokens: int) -> np.ndarray:
         """Log-probabilities of the tokens of one stream; see `Program.score`."""
         tokens = np.asarray(token_ids, np.int64)
@@ -111,9 +113,9 @@ class NumpyProgram:
         active = self._active
         sequence = 0 if active is None else active.state.num_bytes
         return MemorySummary(
-            weights=self._model.weight_bytes,
-            sequence=sequence,
-            sequence_peak=max(sequence, self._sequence_peak),
+            weight_bytes=self._model.weight_bytes,
+            sequence_bytes=sequence,
+            sequence_peak_bytes=max(sequence, self._sequence_peak),
         )
 
     def close(self) -> None:
@@ -141,8 +143,7 @@ def log_probabilities(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
         float32 [T]; not finite where the row is not.
     """
     largest = logits.max(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = np.exp(logits - largest).sum(axis=1)
-        chosen = np.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
-        scores: np.ndarray = chosen - largest[:, 0] - np.log(total)
+    total = np.exp(logits - largest).sum(axis=1)
+    chosen = np.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    scores: np.ndarray = chosen - largest[:, 0] - np.log(total)
     return scores

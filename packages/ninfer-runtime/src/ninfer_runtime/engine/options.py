@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ninfer_runtime.errors import StartupError
+from ninfer_runtime.errors import ContextError, StartupError
 
 Backend = Literal["auto", "cpu", "cuda"]
 
@@ -79,13 +79,10 @@ class EngineOptions:
             max_position_embeddings: Longest sequence in tokens that the model was made for.
 
         Raises:
-            StartupError: ``context_domain``: `max_context` was given and exceeds the model.
+            ContextError: `max_context` was given and exceeds the model.
         """
         if self.max_context is None:
             return min(self.default_max_context, max_position_embeddings)
         if self.max_context > max_position_embeddings:
-            raise StartupError(
-                "context_domain",
-                f"max_context {self.max_context} is outside 1..{max_position_embeddings}",
-            )
+            raise ContextError(self.max_context, max_position_embeddings)
         return self.max_context

@@ -41,17 +41,17 @@ class PrefillStep:
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
-    """Bytes that a program takes.
+    """Memory that a program takes.
 
     Attributes:
-        weights: Loaded weights.
-        sequence: State of the active sequence.
-        sequence_peak: Largest state of a sequence so far.
+        weight_bytes: Loaded weights.
+        sequence_bytes: State of the active sequence.
+        sequence_peak_bytes: Largest state of a sequence so far.
     """
 
-    weights: int
-    sequence: int
-    sequence_peak: int
+    weight_bytes: int
+    sequence_bytes: int
+    sequence_peak_bytes: int
 
 
 class Program(Protocol):
@@ -60,11 +60,6 @@ class Program(Protocol):
     An exception other than `RequestError` and `MemoryError` means that nobody knows what the
     program left behind; the engine then fails as a whole.
     """
-
-    @property
-    def vocab_size(self) -> int:
-        """Length of a row of logits, V."""
-        ...
 
     @property
     def max_position_embeddings(self) -> int:

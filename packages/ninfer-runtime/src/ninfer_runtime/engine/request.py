@@ -134,6 +134,8 @@ class RequestOptions:
         ignore_eos: Treat the model's own stop tokens as ordinary tokens.
         raw_output: One channel with every token's spelling, special ones too.
         seed: Seed of the random numbers, u64; None draws one, and the result reports it.
+        parallel_tool_calls: Let the output hold several calls; otherwise generation ends right
+            after the first complete one.
     """
 
     max_output_tokens: int
@@ -144,13 +146,18 @@ class RequestOptions:
     ignore_eos: bool = False
     raw_output: bool = False
     seed: int | None = None
+    parallel_tool_calls: bool = True
 
 
 class FinishReason(StrEnum):
-    """Why generation ended without an error; values are the names in lower case."""
+    """Why generation ended without an error; values are the names in lower case.
+
+    `TOOL_CALL` is the first complete call where a request allows no more than one.
+    """
 
     STOP_TOKEN = auto()
     STOP_STRING = auto()
+    TOOL_CALL = auto()
     OUTPUT_LIMIT = auto()
     CONTEXT_CAPACITY = auto()
     CANCELLED = auto()

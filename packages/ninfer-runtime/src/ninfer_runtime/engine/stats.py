@@ -10,7 +10,6 @@ from enum import StrEnum, auto
 class Availability(StrEnum):
     """Whether an engine takes requests; values are the names in lower case."""
 
-    STARTING = auto()
     READY = auto()
     FAILED = auto()
     STOPPING = auto()

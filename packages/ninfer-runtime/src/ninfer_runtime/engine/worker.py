@@ -98,14 +98,21 @@ class Worker:
         except ProgramError as error:
             _log.error("the engine failed", exc_info=error)
             self._give_up(str(error))
-            return self._reject(
-                request, _caused(error, RequestErrorKind.UNAVAILABLE, f"the engine failed: {error}")
+            failure = RequestError(
+                RequestErrorKind.UNAVAILABLE,
+                f"the engine failed: {error}",
+                exit_code=error.exit_code,
             )
+            failure.__cause__ = error
+            return self._reject(request, failure)
         except BaseException as error:
             # Whatever a receiver or the text side raises, the thread has others to serve.
             _log.exception("a request failed")
-            detail = f"internal error: {type(error).__name__}: {error}"
-            return self._reject(request, _caused(error, RequestErrorKind.INTERNAL, detail))
+            failure = RequestError(
+                RequestErrorKind.INTERNAL, f"internal error: {type(error).__name__}: {error}"
+            )
+            failure.__cause__ = error
+            return self._reject(request, failure)
         self._counters.finished_requests += 1
         return result
 
@@ -124,9 +131,3 @@ class Worker:
         self._queue.close(
             RequestError(RequestErrorKind.UNAVAILABLE, f"the engine failed: {reason}")
         )
-
-
-def _caused(cause: BaseException, kind: RequestErrorKind, message: str) -> RequestError:
-    error = RequestError(kind, message)
-    error.__cause__ = cause
-    return error

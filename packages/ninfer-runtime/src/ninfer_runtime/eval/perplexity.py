@@ -59,7 +59,7 @@ class PerplexityReport:
         stride: Targets by which windows advance.
         windows: Results of the windows in order.
         mean_nll: Mean negative log-likelihood of the N - 1 scored tokens, in nats.
-        seconds: Time that scoring took.
+        scoring_s: Seconds that scoring took.
     """
 
     tokens: int
@@ -67,7 +67,7 @@ class PerplexityReport:
     stride: int
     windows: tuple[WindowScore, ...]
     mean_nll: float
-    seconds: float
+    scoring_s: float
 
     @property
     def scored_tokens(self) -> int:
@@ -90,7 +90,7 @@ class PerplexityReport:
     @property
     def tok_s(self) -> float:
         """Scored tokens per second."""
-        return self.scored_tokens / self.seconds if self.seconds > 0 else 0.0
+        return self.scored_tokens / self.scoring_s if self.scoring_s > 0 else 0.0
 
 
 def check_window_sizes(context: int, stride: int) -> None:
@@ -103,6 +103,18 @@ def check_window_sizes(context: int, stride: int) -> None:
         raise UsageError(f"context {context} must be at least 2")
     if not 1 <= stride < context:
         raise UsageError(f"stride {stride} must be in 1..{context - 1}, below the context")
+
+
+def check_stream(token_ids: Sequence[int]) -> None:
+    """Refuse a stream in which nothing can be scored.
+
+    Raises:
+        UsageError: It has fewer than two tokens.
+    """
+    if len(token_ids) < 2:
+        raise UsageError(
+            f"the text has {len(token_ids)} tokens, at least 2 are needed to score one"
+        )
 
 
 def windows(num_tokens: int, context: int, stride: int) -> Iterator[Window]:
@@ -152,20 +164,12 @@ def score_stream(
         RequestError: ``non_finite_logits``: a score is not finite; the message names the window
             and the position in the stream.
     """
-    check_window_sizes(context, stride)
-    if len(token_ids) < 2:
-        raise UsageError(
-            f"the text has {len(token_ids)} tokens, at least 2 are needed to score one"
-        )
+    check_stream(token_ids)
     started = time.monotonic()
     scores: list[WindowScore] = []
     total_nll = 0.0
     for index, window in enumerate(windows(len(token_ids), context, stride)):
-        log_probabilities = program.score(
-            token_ids[window.begin : window.end], window.first_target - window.begin, public_tokens
-        )
-        _check_finite(log_probabilities, index, window)
-        nll = -float(log_probabilities.sum(dtype="float64"))
+        nll = _window_nll(program, token_ids, index, window, public_tokens)
         total_nll += nll
         scores.append(WindowScore(window, nll / window.num_targets))
         if advance is not None:
@@ -176,8 +180,19 @@ def score_stream(
         stride=stride,
         windows=tuple(scores),
         mean_nll=total_nll / (len(token_ids) - 1),
-        seconds=time.monotonic() - started,
+        scoring_s=time.monotonic() - started,
     )
+
+
+def _window_nll(
+    program: Scorer, token_ids: Sequence[int], index: int, window: Window, public_tokens: int
+) -> float:
+    """Sum of the negative log-likelihoods of one window's targets, in nats."""
+    log_probabilities = program.score(
+        token_ids[window.begin : window.end], window.first_target - window.begin, public_tokens
+    )
+    _check_finite(log_probabilities, index, window)
+    return -float(log_probabilities.sum(dtype="float64"))
 
 
 def _check_finite(log_probabilities: np.ndarray, index: int, window: Window) -> None:

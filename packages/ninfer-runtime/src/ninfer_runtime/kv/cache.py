@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ninfer_runtime.device.base import Device
-from ninfer_runtime.device.dtypes import DType
+from ninfer_runtime.device.dtypes import STORAGE, DType
 from ninfer_runtime.device.tensor import Tensor
 
-BLOCK_TOKENS = 256
+GROWTH_TOKENS = 256
 """Memory is taken in multiples of this many tokens, so that a short chat stays small."""
 
 
@@ -42,6 +44,11 @@ class KVCache:
         """Bytes taken now."""
         return self._keys.num_bytes + self._values.num_bytes
 
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes taken when the capacity is reached."""
+        return 2 * self._capacity * prod(self._row) * STORAGE[self._dtype].itemsize
+
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append T tokens.
 
@@ -63,7 +70,7 @@ class KVCache:
     def _grow(self, needed: int) -> None:
         """Double the room, or more if that is needed, so that copying stays linear."""
         wanted = max(needed, 2 * self._keys.shape[0])
-        tokens = max(needed, min(-(-wanted // BLOCK_TOKENS) * BLOCK_TOKENS, self._capacity))
+        tokens = max(needed, min(-(-wanted // GROWTH_TOKENS) * GROWTH_TOKENS, self._capacity))
         self._keys = self._moved(self._keys, tokens)
         self._values = self._moved(self._values, tokens)
 

@@ -10,11 +10,11 @@ class DeltaNetState:
     """The inputs that the convolution still needs, and the matrix of each value head.
 
     Args:
-        conv_kernel_dim: J, taps of the convolution.
+        linear_conv_kernel_dim: J, taps of the convolution.
         conv_channels: C.
-        num_value_heads: VH.
-        value_head_dim: DV.
-        key_head_dim: DK.
+        linear_num_value_heads: VH.
+        linear_value_head_dim: DV.
+        linear_key_head_dim: DK.
         device: Where the state lies.
 
     Attributes:
@@ -24,15 +24,16 @@ class DeltaNetState:
 
     def __init__(
         self,
-        conv_kernel_dim: int,
+        linear_conv_kernel_dim: int,
         conv_channels: int,
-        num_value_heads: int,
-        value_head_dim: int,
-        key_head_dim: int,
+        linear_num_value_heads: int,
+        linear_value_head_dim: int,
+        linear_key_head_dim: int,
         device: Device,
     ) -> None:
-        self.history = device.zeros((conv_kernel_dim - 1, conv_channels), DType.FP32)
-        self.recurrent = device.zeros((num_value_heads, value_head_dim, key_head_dim), DType.FP32)
+        heads = (linear_num_value_heads, linear_value_head_dim, linear_key_head_dim)
+        self.history = device.zeros((linear_conv_kernel_dim - 1, conv_channels), DType.FP32)
+        self.recurrent = device.zeros(heads, DType.FP32)
 
     @property
     def num_bytes(self) -> int:

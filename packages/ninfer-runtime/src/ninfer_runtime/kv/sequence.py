@@ -33,3 +33,9 @@ class HybridState:
         """Bytes taken now."""
         caches = sum(cache.num_bytes for cache in self.caches)
         return caches + sum(state.num_bytes for state in self.recurrent)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes taken when `capacity` is reached."""
+        caches = sum(cache.largest_bytes for cache in self.caches)
+        return caches + sum(state.num_bytes for state in self.recurrent)

@@ -108,6 +108,10 @@ class LanguageModel(Protocol):
         """Bytes that the loaded weights take on the device."""
         ...
 
+    def state_bytes(self, capacity: int) -> int:
+        """Bytes of the state of one sequence that has reached `capacity` tokens."""
+        ...
+
     def new_state(self, capacity: int) -> SequenceState:
         """Make an empty state for one sequence of at most `capacity` tokens."""
         ...

@@ -26,12 +26,6 @@ class Distribution:
     ids: np.ndarray
     cumulative: np.ndarray
 
-    @property
-    def probabilities(self) -> np.ndarray:
-        """Probability of each candidate, float32 [K]."""
-        weights = np.diff(self.cumulative, prepend=np.float32(0))
-        return np.asarray(weights / self.cumulative[-1], np.float32)
-
     def draw(self, u: float) -> int:
         """Return the token at `u` in [0, 1) of the cumulative distribution."""
         goal = np.float32(u) * self.cumulative[-1]

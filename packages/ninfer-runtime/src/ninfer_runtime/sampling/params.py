@@ -10,7 +10,7 @@ from ninfer_format.errors import UsageError
 MAX_CANDIDATES = 20
 """Most tokens that a draw chooses among; `top_k` 0 means this number."""
 
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "top_k": (0, MAX_CANDIDATES),
@@ -18,11 +18,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
+"""Domain of every parameter, both ends included."""
 
 
 def _check(name: str, value: float) -> None:
     """Refuse a value outside its domain; NaN and infinities are outside every domain."""
-    low, high = _RANGES[name]
+    low, high = RANGES[name]
     allowed = (int,) if name == "top_k" else (int, float)
     is_number = isinstance(value, allowed) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not low <= value <= high:
@@ -92,7 +93,7 @@ class SamplingOverrides:
 
     def __post_init__(self) -> None:
         """Check the domain of every value that is given."""
-        for name in _RANGES:
+        for name in RANGES:
             value = getattr(self, name)
             if value is not None:
                 _check(name, value)
@@ -104,7 +105,7 @@ class SamplingOverrides:
         text from repeating itself, and a greedy answer is the argmax of the model's own logits.
         Penalties that the caller gives do apply.
         """
-        given = {name: getattr(self, name) for name in _RANGES}
+        given = {name: getattr(self, name) for name in RANGES}
         if self.greedy:
             given["temperature"] = 0.0
         values = {

@@ -10,7 +10,7 @@ from ninfer_runtime.text.parsers.reasoning import split_history
 from ninfer_runtime.text.protection import DataProtection
 
 RESERVED_VARIABLES = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    {"messages", "tools", "add_generation_prompt", "continue_final_message"}
 )
 """Template variables that a caller's template options must not replace."""
 

@@ -97,11 +97,6 @@ class Frontend:
         except ArtifactError as error:
             raise ArtifactError(error.category, str(error), path=artifact.path) from error
 
-    @property
-    def public_tokens(self) -> int:
-        """Token ids below this may appear in prompts and outputs."""
-        return self.tokenizer.public_tokens
-
     def prepare(self, prompt: PromptInput) -> PreparedPrompt:
         """Make the tokens of a prompt.
 

@@ -54,14 +54,40 @@ def _real(spelling: str) -> float:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def read_json(text: str) -> Any:
-    """Parse JSON strictly: no NaN and no lone surrogates; of equal member names the last counts.
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} appears twice in one object")
+    return members
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse a parsed value that exceeds `MAX_DEPTH`, going through it level by level."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the JSON value is nested more than {MAX_DEPTH} levels deep")
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        ]
+
+
+def read_json(text: str, *, unique_names: bool = False) -> Any:
+    """Parse JSON strictly: no NaN and no lone surrogates.
 
     Args:
         text: One JSON value; white space around it is allowed.
+        unique_names: Refuse equal names in one object, of which otherwise the last counts.
 
     Returns:
         None, bool, int, float, `SpelledNumber`, str, list or dict.
@@ -71,11 +97,21 @@ def read_json(text: str) -> Any:
     """
     try:
         value = json.loads(
-            text, parse_int=_integer, parse_float=_real, parse_constant=_refuse_constant
+            text,
+            parse_int=_integer,
+            parse_float=_real,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_members if unique_names else None,
         )
     except RecursionError as error:
         raise ValueError(f"the JSON value is nested more than {MAX_DEPTH} levels deep") from error
-    write_json(value).encode()  # Refuses what is too deep, and lone surrogates.
+    _check_depth(value)
+    written = json.dumps(value, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError as error:
+        half = written[error.start]
+        raise ValueError(f"{half!r} is half of a surrogate pair, which is no character") from error
     return value
 
 

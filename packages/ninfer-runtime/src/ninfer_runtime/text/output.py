@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Collection, Iterable, Iterator
 
@@ -16,9 +17,13 @@ from ninfer_runtime.engine.request import (
 from ninfer_runtime.text.detokenizer import Detokenizer
 from ninfer_runtime.text.parsers.reasoning import Piece, ReasoningParser
 from ninfer_runtime.text.parsers.tool_calls import ToolCallParser
-from ninfer_runtime.text.parsers.tool_regions import ParsedCall, Refusal
+from ninfer_runtime.text.parsers.tool_regions import ParsedCall
 from ninfer_runtime.text.stop import StopMatcher
 from ninfer_runtime.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+# Without a handler of the application's, warnings stay out of a command's stderr.
+_log.addHandler(logging.NullHandler())
 
 
 class OutputSession:
@@ -37,7 +42,7 @@ class OutputSession:
         token_ids: All tokens so far, a stop token included.
         reasoning_tokens: Those that belong to the reasoning channel.
         finish_reason: Why the output ended; None while it goes on. It may differ from the reason
-            given to `close` if the last characters were a stop string.
+            given to `close` if the last characters were a stop string or the only call.
         matched_stop_string: The stop string that ended it, if one did.
         tool_calls: Calls at the end of the content; empty while the output goes on.
     """
@@ -66,7 +71,9 @@ class OutputSession:
             "reasoning": StopMatcher(options.reasoning_stop_strings),
             "content": StopMatcher(options.stop_strings),
         }
-        self._calls = ToolCallParser(prompt.tools) if prompt.tools and not raw else None
+        self._calls: ToolCallParser | None = None
+        if prompt.tools and not raw:
+            self._calls = ToolCallParser(prompt.tools, only_one=not options.parallel_tool_calls)
         self._channel: Channel = self._parser_channel()
         self._undecided_tokens = 0
         self._text: dict[Channel, list[str]] = {"reasoning": [], "content": []}
@@ -80,11 +87,6 @@ class OutputSession:
     def reasoning(self) -> str:
         """The reasoning channel so far."""
         return "".join(self._text["reasoning"])
-
-    @property
-    def tool_call_refusal(self) -> Refusal | None:
-        """Why text that looked like calls stayed text; None if none did."""
-        return None if self._calls is None else self._calls.refusal
 
     def accept(self, token_id: int) -> tuple[tuple[OutputDelta, ...], FinishReason | None]:
         """Take the next token.
@@ -191,9 +193,15 @@ class OutputSession:
             return
         for channel, text in shown:
             yield channel, self._calls.feed(text) if channel == "content" else text
+        if self._calls.is_full:
+            # Whatever else has ended the output lies behind the call, in text that is dropped.
+            self.finish_reason, self.matched_stop_string = FinishReason.TOOL_CALL, None
         if self.finish_reason is not None:
             rest, calls = self._calls.finish()
             self.tool_calls = tuple(map(_with_id, calls))
+            if self._calls.refusal is not None:
+                # The reason only: a log must not hold what the model wrote.
+                _log.warning("a tool call stayed text: %s", self._calls.refusal)
             yield "content", rest
 
 

@@ -23,6 +23,22 @@ def _invalid(message: str, *, hint: str | None = None) -> RequestError:
     return RequestError(RequestErrorKind.INVALID_PROMPT, message, hint=hint)
 
 
+class ReservedOptionError(RequestError):
+    """A template option has the name of a variable that is not the caller's to set.
+
+    Args:
+        option: Its name.
+    """
+
+    def __init__(self, option: str) -> None:
+        super().__init__(
+            RequestErrorKind.INVALID_PROMPT,
+            f"template option {option!r} is set by the engine",
+            hint="leave it out",
+        )
+        self.option = option
+
+
 class PromptRenderer:
     """Renders chats and takes raw prompts.
 
@@ -109,7 +125,7 @@ class PromptRenderer:
         reserved = RESERVED_VARIABLES | self._special_tokens.keys()
         for name in prompt.template_options:
             if name in reserved:
-                raise _invalid(f"template option {name!r} is set by the engine")
+                raise ReservedOptionError(name)
 
     def _render_text(
         self, template: ChatTemplate, prompt: PromptInput, protection: DataProtection

@@ -90,9 +90,11 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise RequestError(
                 RequestErrorKind.INVALID_PROMPT,
-                f"character {error.start} of the text is a lone surrogate, which is no character",
+                f"the text holds the lone surrogate {text[error.start]!r}, which is no character",
             ) from error
-        return list(self._bpe.encode(text, add_special_tokens=False).ids)
+        # Unlike the call for one text, the one for several lets other threads run meanwhile.
+        (encoding,) = self._bpe.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def split_controls(self, text: str) -> list[str | int]:
         """Cut text at the spellings of added tokens.

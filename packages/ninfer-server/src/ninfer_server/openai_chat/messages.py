@@ -8,8 +8,9 @@ from typing import Any, cast, get_args
 from ninfer_runtime.engine.request import Message, Role, ToolCall
 from ninfer_runtime.text.json_values import read_json
 from ninfer_server.compatibility import Compatibility
-from ninfer_server.errors import invalid_request
+from ninfer_server.errors import invalid_request, quoted
 from ninfer_server.openai_chat.schema import CalledFunction, ChatMessage, ContentPart
+from ninfer_server.openai_chat.tools import is_function_name
 
 LEGACY_TOOL_ROLE = "function"
 ROLES: tuple[str, ...] = get_args(Role)
@@ -32,7 +33,7 @@ def translate_messages(
 def _translate(message: ChatMessage, where: str, compatibility: Compatibility) -> Message:
     if message.role != LEGACY_TOOL_ROLE and message.role not in ROLES:
         raise invalid_request(
-            f"{where}: role {message.role!r} is not one of {', '.join(ROLES)}",
+            f"{where}: role {quoted(message.role)} is not one of {', '.join(ROLES)}",
             param=f"{where}.role",
             code="unsupported_role",
         )
@@ -75,8 +76,11 @@ def _assistant(message: ChatMessage, where: str, compatibility: Compatibility) -
 
 def _tool_answer(message: ChatMessage, where: str, compatibility: Compatibility) -> Message:
     if message.role == LEGACY_TOOL_ROLE:
-        if not message.name:
-            raise invalid_request(f"{where}.name is required", param=f"{where}.name")
+        if not message.name or not is_function_name(message.name):
+            raise invalid_request(
+                f"{where}.name is required and must be the name of a function",
+                param=f"{where}.name",
+            )
     elif message.tool_call_id is None:
         raise invalid_request(f"{where}.tool_call_id is required", param=f"{where}.tool_call_id")
     if message.content is None:
@@ -144,7 +148,7 @@ def _part_text(part: ContentPart, role: str, where: str, compatibility: Compatib
             code="vision_disabled",
         )
     raise invalid_request(
-        f"{where}: a part of type {part.type!r} is not possible in a message of role {role!r}",
+        f"{where}: a part of type {quoted(part.type)} is not possible in a message of role {role!r}",
         param=f"{where}.type",
         code="modality_not_supported",
     )
@@ -191,7 +195,7 @@ def _tool_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
         place = f"{where}.tool_calls[{index}]"
         if call.type not in (None, "function"):
             raise invalid_request(
-                f"{place}.type {call.type!r} is not 'function'",
+                f"{place}.type {quoted(call.type)} is not 'function'",
                 param=f"{place}.type",
                 code="tool_type_not_supported",
             )

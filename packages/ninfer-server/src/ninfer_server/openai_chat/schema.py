@@ -8,18 +8,25 @@ are refused, is decided in `translate`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ninfer_runtime.engine.request import ReasoningEffort
 from ninfer_server.errors import ApiError, invalid_request
 
+T = TypeVar("T")
+
 MAX_STOP_STRINGS = 4
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 64) - 1
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 JsonObject = dict[str, Any]
+ItemsOf = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is checked up to its first fault, which is the only one that is reported."""
+
+_REASONS = dict.fromkeys(("dict_type", "model_type"), "should be an object")
+"""What JSON calls things where the checker speaks of Python's types."""
 
 
 class _Model(BaseModel):
@@ -56,13 +63,13 @@ class ChatMessage(_Model):
     """One turn."""
 
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | ItemsOf[ContentPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
     audio: Any = None
-    tool_calls: list[HistoryToolCall] | None = None
+    tool_calls: ItemsOf[HistoryToolCall] | None = None
     function_call: CalledFunction | None = None
     tool_call_id: str | None = None
 
@@ -101,11 +108,11 @@ class ChatCompletionRequest(_Model):
     """The body of ``POST /v1/chat/completions``."""
 
     model: NonEmpty
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[ItemsOf[ChatMessage], Field(min_length=1)]
 
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    stop: NonEmpty | Annotated[list[NonEmpty], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: NonEmpty | Annotated[ItemsOf[NonEmpty], Field(max_length=MAX_STOP_STRINGS)] | None = None
     ignore_eos: bool | None = None
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -126,7 +133,7 @@ class ChatCompletionRequest(_Model):
     timings_per_token: bool | None = None
     return_progress: bool | None = None
 
-    tools: list[ToolDefinition] | None = None
+    tools: ItemsOf[ToolDefinition] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     tool_constraints: Literal["auto", "basic"] | None = None
@@ -147,7 +154,7 @@ class ChatCompletionRequest(_Model):
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: bool | None = None
 
-    modalities: list[str] | None = None
+    modalities: ItemsOf[str] | None = None
     audio: JsonObject | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     store: bool | None = None
@@ -183,7 +190,7 @@ def _type_error(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         param = _param(detail["loc"], body, is_missing=detail["type"] == "missing")
         messages = found.setdefault(param, [])
-        message = detail["msg"].removeprefix("Input ")
+        message = _REASONS.get(detail["type"], detail["msg"].removeprefix("Input "))
         if message not in messages:
             messages.append(message)
     first = next(iter(found))

@@ -6,25 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
 
 from ninfer_runtime.engine.request import ReasoningEffort
-from ninfer_runtime.text.chat import RESERVED_VARIABLES
 from ninfer_server.errors import invalid_request
 from ninfer_server.openai_chat.schema import ChatCompletionRequest
 from ninfer_server.settings import ServerSettings
 
 T = TypeVar("T")
 
-_SPECIAL_TOKEN_VARIABLES = frozenset(
-    {
-        "additional_special_tokens",
-        "bos_token",
-        "cls_token",
-        "eos_token",
-        "mask_token",
-        "pad_token",
-        "sep_token",
-        "unk_token",
-    }
-)
 _EFFORTS = get_args(ReasoningEffort)
 _NO_THINKING: Final = "none"
 
@@ -50,10 +37,9 @@ def template_choices(chat: ChatCompletionRequest, settings: ServerSettings) -> T
     """Join the fields of a request, its ``chat_template_kwargs`` and the server's defaults.
 
     Raises:
-        ApiError: 400: two of them contradict each other, or an option is not the client's to set.
+        ApiError: 400: two of them contradict each other, or an option has the wrong type.
     """
     options = dict(chat.chat_template_kwargs or {})
-    _check_options(options)
     enable = _agree("enable_thinking", chat.enable_thinking, _flag(options, "enable_thinking"))
     preserve = _agree(
         "preserve_thinking", chat.preserve_thinking, _flag(options, "preserve_thinking")
@@ -76,16 +62,6 @@ def template_choices(chat: ChatCompletionRequest, settings: ServerSettings) -> T
         preserve_thinking=settings.preserve_thinking if preserve is None else preserve,
         options=options,
     )
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name in RESERVED_VARIABLES | _SPECIAL_TOKEN_VARIABLES:
-            raise invalid_request(
-                f"chat_template_kwargs: {name!r} is set by the server",
-                param=f"chat_template_kwargs.{name}",
-                code="chat_template_option_not_supported",
-            )
 
 
 def _flag(options: dict[str, Any], name: str) -> bool | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ninfer_runtime.engine.request import Tool
 from ninfer_server.compatibility import Compatibility
-from ninfer_server.errors import ApiError, invalid_request
+from ninfer_server.errors import ApiError, invalid_request, quoted
 from ninfer_server.openai_chat.schema import (
     ChatCompletionRequest,
     FunctionDefinition,
@@ -34,7 +34,6 @@ HOSTED_TOOL_TYPES = frozenset(
 MAX_NAME_LENGTH = 64
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME_LENGTH}}}", re.ASCII)
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 def effective_tools(chat: ChatCompletionRequest, compatibility: Compatibility) -> tuple[Tool, ...]:
@@ -45,14 +44,7 @@ def effective_tools(chat: ChatCompletionRequest, compatibility: Compatibility) -
     """
     declared = _declared_tools(chat.tools or (), compatibility)
     allowed = _allowed_names(chat.tool_choice, tuple(tool.name for tool in declared))
-    tools = tuple(tool for tool in declared if tool.name in allowed)
-    if tools and chat.parallel_tool_calls is False:
-        raise invalid_request(
-            "parallel_tool_calls: the number of calls cannot be limited to one",
-            param="parallel_tool_calls",
-            code="parallel_tool_calls_not_supported",
-        )
-    return tools
+    return tuple(tool for tool in declared if tool.name in allowed)
 
 
 def _declared_tools(
@@ -67,18 +59,14 @@ def _declared_tools(
         if definition.function is None:
             raise invalid_request(f"{where}.function is required", param=f"{where}.function")
         _check_function(definition.function, f"{where}.function", {tool.name for tool in tools})
-        tools.append(_tool(definition.function))
+        function = definition.function
+        tools.append(Tool(function.name, function.description, function.parameters))
     return tools
-
-
-def _tool(function: FunctionDefinition) -> Tool:
-    parameters = _NO_PARAMETERS if function.parameters is None else function.parameters
-    return Tool(name=function.name, description=function.description, parameters=parameters)
 
 
 def _skip_hosted_tool(kind: str, where: str, compatibility: Compatibility) -> None:
     unsupported = invalid_request(
-        f"{where}.type {kind!r} is not 'function'",
+        f"{where}.type {quoted(kind)} is not 'function'",
         param=f"{where}.type",
         code="tool_type_not_supported",
     )
@@ -87,11 +75,16 @@ def _skip_hosted_tool(kind: str, where: str, compatibility: Compatibility) -> No
     compatibility.ignore(where, otherwise=unsupported)
 
 
+def is_function_name(name: str) -> bool:
+    """Whether clients may give a function this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _check_function(function: FunctionDefinition, where: str, taken: set[str]) -> None:
     name = function.name
-    if not _NAME.fullmatch(name):
+    if not is_function_name(name):
         raise invalid_request(
-            f"{where}.name {name!r} has {len(name)} characters; "
+            f"{where}.name {quoted(name)} has {len(name)} characters; "
             f"1 to {MAX_NAME_LENGTH} of A-Z a-z 0-9 _ - are possible",
             param=f"{where}.name",
             code="invalid_tool_name",
@@ -155,7 +148,7 @@ def _check_declared(names: Iterable[str], declared: tuple[str, ...]) -> None:
     for name in names:
         if name not in declared:
             raise invalid_request(
-                f"tool_choice: function {name!r} is not in tools", param="tool_choice"
+                f"tool_choice: function {quoted(name)} is not in tools", param="tool_choice"
             )
 
 

@@ -99,4 +99,5 @@ def _options(
         reasoning_stop_strings=stops,
         ignore_eos=bool(chat.ignore_eos),
         seed=sampling_seed(chat, settings),
+        parallel_tool_calls=chat.parallel_tool_calls is not False,
     )

@@ -43,7 +43,7 @@ def _refuse_sampling(chat: ChatCompletionRequest) -> None:
             "only 1 is possible; presence_penalty and frequency_penalty do similar things",
             "repetition_penalty_not_supported",
         )
-    if any(chat.logit_bias.values()) if chat.logit_bias else False:
+    if any((chat.logit_bias or {}).values()):
         raise _unsupported("logit_bias", "only zeros are possible", "logit_bias_not_supported")
     for field in ("logprobs", "top_logprobs"):
         if getattr(chat, field):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,12 @@ class RopeConfig:
     mrope_section: tuple[int, int, int]
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Leading components of a head that are rotated."""
-        return math.trunc(head_dim * self.partial_rotary_factor)
+        """Leading components of a head that are rotated: trunc(head_dim · factor).
+
+        The product is rounded to binary32 as the factor is. In binary64 a factor that was rounded
+        down, such as 0.9, would give one component less than was meant.
+        """
+        return int(np.float32(head_dim) * np.float32(self.partial_rotary_factor))
 
     @property
     def axes(self) -> tuple[int, ...]:

@@ -84,6 +84,10 @@ class TextModel:
         """Longest sequence in tokens that the model was made for."""
         return self.config.max_position_embeddings
 
+    def state_bytes(self, capacity: int) -> int:
+        """Bytes of the state of one sequence that has reached `capacity` tokens."""
+        return self.new_state(capacity).largest_bytes
+
     def new_state(self, capacity: int) -> HybridState:
         """Make an empty state for one sequence of at most `capacity` tokens."""
         if capacity < 1:

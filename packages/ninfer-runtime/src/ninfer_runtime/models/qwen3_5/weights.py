@@ -17,6 +17,7 @@ from ninfer_runtime.layers.gated_delta_net import GatedDeltaNet
 from ninfer_runtime.layers.linear import Linear, StackedLinear
 from ninfer_runtime.layers.mlp import GatedMLP
 from ninfer_runtime.layers.norm import OffsetRMSNorm
+from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.models.parameter_source import ParameterSource
 from ninfer_runtime.models.qwen3_5.config import (
     AttentionConfig,
@@ -72,18 +73,26 @@ class _Weights:
     def num_bytes(self) -> int:
         """Bytes of all weights in float32; a shared table counts once."""
         return sum(
-            prod(parameter.shape) * np.dtype(np.float32).itemsize
+            _num_bytes(parameter)
             for name, parameter in self._parameters.items()
             if not (self.is_tied and name == OUTPUT_HEAD)
         )
 
+    @property
+    def loading_bytes(self) -> int:
+        """Bytes at the worst moment of loading: a matrix exists in C order and in its own."""
+        copied = self._parameters.keys() - {EMBEDDING}
+        if self.is_tied:
+            copied -= {OUTPUT_HEAD}
+        return self.num_bytes + max(_num_bytes(self._parameters[name]) for name in copied)
+
     def check_capacity(self) -> None:
         free = self._device.memory().free_bytes
-        if self.num_bytes > free:
+        if self.loading_bytes > free:
             raise CapacityError(
-                f"the weights need {self.num_bytes} bytes in float32, "
+                f"loading the weights in float32 needs {self.loading_bytes} bytes, "
                 f"but only {free} bytes are free on {self._device.kind}",
-                needed_bytes=self.num_bytes,
+                needed_bytes=self.loading_bytes,
                 free_bytes=free,
                 hint="free memory or use a smaller model",
             )
@@ -105,6 +114,10 @@ class _Weights:
             begin, end = end, end + member.shape[0]
             weight[begin:end] = self._source.read(member)
         return StackedLinear(self._device.from_host(weight), widths)
+
+
+def _num_bytes(parameter: LogicalParameter) -> int:
+    return prod(parameter.shape) * np.dtype(np.float32).itemsize
 
 
 def _block(config: TextConfig, mixer: Mixer, prefix: str, weights: _Weights) -> Block:

@@ -7,8 +7,9 @@ import numpy as np
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.ops.rounding import load, store
 
-SCORE_ELEMENTS = 1 << 21
-"""Scores that are held at once, so that a long prompt needs no T × S matrix."""
+SCORE_ELEMENTS = 1 << 24
+"""Scores that are held at once (64 MiB), so that a long prompt needs no T × S matrix. Fewer would
+leave blocks of so few query rows at a long context that the products lose their speed."""
 
 LARGEST_BLOCK = 128
 """Query rows at once where memory allows more: a block skips the keys after its last row."""

@@ -37,8 +37,8 @@ def causal_conv1d(
         check_dtype(op, argument, tensor)
     T, C = x.shape
     J = weight.shape[0]
-    if T < 1 or J < 2:
-        raise OpArgumentError(op, "x", expected="T >= 1 rows and J >= 2 taps", found=(T, J))
+    if T < 1 or J < 1:
+        raise OpArgumentError(op, "x", expected="T >= 1 rows and J >= 1 taps", found=(T, J))
     check_shape(op, "weight", weight, (J, C))
     check_shape(op, "history", history, (J - 1, C))
     out = output(op, out, x)

@@ -24,19 +24,31 @@ class ToolCallParser:
 
     Args:
         tools: The tools that can be called.
+        only_one: The content ends right after the first complete region.
 
     Attributes:
         refusal: Why the last text that looked like calls stayed text; None if none did.
     """
 
-    def __init__(self, tools: tuple[Tool, ...]) -> None:
+    def __init__(self, tools: tuple[Tool, ...], *, only_one: bool = False) -> None:
         self.refusal: Refusal | None = None
         self._tools = schemas_by_name(tools)
+        self._only_one = only_one
         self._held = ""
         self._reader: RegionReader | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the content has ended with the one call that it may have."""
+        return self._reader is not None and self._reader.is_full
+
     def feed(self, text: str) -> str:
-        """Take a piece of content; returns the text that is certain to be no call."""
+        """Take a piece of content; returns the text that is certain to be no call.
+
+        Text behind the end of the content is dropped.
+        """
+        if self.is_full:
+            return ""
         self._held += text
         released = ""
         while True:
@@ -45,6 +57,8 @@ class ToolCallParser:
             if self._reader is None:
                 return released
             self._reader.advance(self._held)
+            if self._reader.is_full:
+                self._held = self._held[: self._reader.position]
             if self._reader.refusal is None:
                 return released
             self.refusal = self._reader.refusal
@@ -58,7 +72,8 @@ class ToolCallParser:
         while reader is not None:
             reader.advance(text)
             if reader.is_complete(text):
-                return text[: reader.start].rstrip(WHITESPACE), tuple(reader.calls)
+                most = 1 if self._only_one else None
+                return text[: reader.start].rstrip(WHITESPACE), tuple(reader.calls[:most])
             self.refusal = reader.refusal or Refusal.MALFORMED_STRUCTURE
             start = text.find(REGION, reader.position)
             reader = RegionReader(self._tools, start, reader.tags) if start >= 0 else None
@@ -70,7 +85,9 @@ class ToolCallParser:
         certain = len(self._held) - partial_suffix(self._held, (REGION,))
         released = self._release(start if start >= 0 else certain)
         if start >= 0:
-            self._reader = RegionReader(self._tools, start - len(released), ParameterTags())
+            self._reader = RegionReader(
+                self._tools, start - len(released), ParameterTags(), only_one=self._only_one
+            )
         return released
 
     def _release(self, end: int) -> str:

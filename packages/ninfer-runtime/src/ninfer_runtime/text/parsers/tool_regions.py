@@ -97,6 +97,7 @@ class RegionReader:
         tools: JSON schemas of the arguments by name of the tool; other names are refused.
         start: Where the ``<tool_call>`` lies in the text.
         tags: Shared by all readers of the same text.
+        only_one: Read no further than to the end of the first region.
 
     Attributes:
         start: As given.
@@ -107,7 +108,12 @@ class RegionReader:
     """
 
     def __init__(
-        self, tools: Mapping[str, Mapping[str, Any] | None], start: int, tags: ParameterTags
+        self,
+        tools: Mapping[str, Mapping[str, Any] | None],
+        start: int,
+        tags: ParameterTags,
+        *,
+        only_one: bool = False,
     ) -> None:
         self.start = start
         self.position = start
@@ -115,6 +121,7 @@ class RegionReader:
         self.calls: list[ParsedCall] = []
         self.tags = tags
         self._tools = tools
+        self._only_one = only_one
         self._name = ""
         self._key = ""
         self._opening = 0
@@ -123,17 +130,21 @@ class RegionReader:
 
     def advance(self, text: str) -> None:
         """Read as far as `text`, which grows at its end only, allows."""
-        while self.refusal is None and self._step(text):
+        while self.refusal is None and not self.is_full and self._step(text):
             pass
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the one region that it may read is complete; `position` is its end."""
+        return self._only_one and self._is_between_regions
 
     def is_complete(self, text: str) -> bool:
         """Whether `text` from `start` on is regions and white space only."""
-        return (
-            self.refusal is None
-            and bool(self.calls)
-            and self._step == self._read_region
-            and self.position == len(text)
-        )
+        return self.refusal is None and self._is_between_regions and self.position == len(text)
+
+    @property
+    def _is_between_regions(self) -> bool:
+        return bool(self.calls) and self._step == self._read_region
 
     # Each step returns whether it got further. If not, the text ends too early or is refused.
 
