@@ -42,6 +42,7 @@ def test_missing_or_wrong_key_is_refused(make_client, headers):
     answer = make_client(**KEYS).get("/v1/models", headers=headers)
     assert answer.status_code == 401
     assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.headers["www-authenticate"] == "Bearer"
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["code"] == "invalid_api_key"

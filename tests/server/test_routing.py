@@ -1,6 +1,7 @@
 """Paths, methods, health, models and the interface document."""
 
 import re
+import time
 
 import pytest
 
@@ -36,6 +37,15 @@ def test_request_id_is_on_every_answer_of_the_interface(client):
         seen.add(request_id)
     assert len(seen) == 3
     assert "x-request-id" not in client.get("/health").headers
+
+
+def test_the_model_was_created_when_the_server_started(client, monkeypatch):
+    def created() -> object:
+        return client.get("/v1/models").json()["data"][0]["created"]
+
+    first = created()
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+    assert created() == first
 
 
 def test_models_lists_the_one_that_is_served(client):

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from io import FileIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 import click
@@ -18,6 +17,7 @@ from ninfer_format.commandline import GroupedCommand, Terminal, common_options, 
 from ninfer_format.errors import ExitCode
 from ninfer_runtime.cli.model_options import MODEL_OPTION_NAMES, choose_model, model_options
 from ninfer_runtime.cli.sampling_options import SAMPLING_OPTION_NAMES, sampling_options
+from ninfer_runtime.cli.user_path import UserPath
 from ninfer_runtime.environment import LogLevel
 from ninfer_server.checked_option import CheckedOption, collected_problems
 
@@ -110,7 +110,7 @@ def _check_finite(ctx: click.Context, param: click.Parameter, value: float | Non
 @_option("--api-key", multiple=True, metavar="KEY", help="Key that clients must send; repeatable.")
 @_option(
     "--api-key-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False),
     help="File with one key a line.  [default: NINFER_API_KEY]",
 )
 @_option("--cors", is_flag=True, help="Let web pages of other origins call the server.")
@@ -173,7 +173,7 @@ def _check_finite(ctx: click.Context, param: click.Parameter, value: float | Non
 )
 @_option(
     "--chat-template",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=UserPath(exists=True, dir_okay=False),
     help="Jinja file to use instead of the artifact's template.",
 )
 @_option("--no-thinking", is_flag=True, help="Answer without thinking unless asked to.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -59,14 +59,17 @@ def json_request(model: type[BaseModel]) -> dict[str, Any]:
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    document = get_openapi(
-        title="ninfer",
-        version=version("ninfer-server"),
-        routes=request.app.routes,
-    )
+    """Return the OpenAPI document, which is made at the first call and does not change."""
+    app: FastAPI = request.app
+    if app.openapi_schema is None:
+        app.openapi_schema = _document(app)
+    return app.openapi_schema
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title="ninfer", version=version("ninfer-server"), routes=app.routes)
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(_schemas(request.app.state.request_models))
+    components.setdefault("schemas", {}).update(_schemas(app.state.request_models))
     components["securitySchemes"] = _SECURITY_SCHEMES
     return document
 
