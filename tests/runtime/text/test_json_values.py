@@ -90,3 +90,10 @@ def test_depth_is_bounded():
 def test_what_has_no_json_form_is_refused(value):
     with pytest.raises((ValueError, TypeError)):
         write_json(value)
+
+
+@pytest.mark.timeout(20)
+def test_the_one_repeated_name_among_many_is_found_at_once():
+    members = ",".join(f'"k{index}":0' for index in range(200_000))
+    with pytest.raises(ValueError, match="'k199999' appears twice"):
+        read_json("{" + members + ',"k199999":1}', unique_names=True)
