@@ -82,3 +82,29 @@ def test_an_interruption_waits_for_the_tasks_to_end():
     with pytest.raises(KeyboardInterrupt):
         run_tasks([interrupted], jobs=1, advance=ignore)
     assert ended.is_set()
+
+
+@pytest.mark.timeout(60)
+def test_an_interrupt_at_any_moment_ends_the_work():
+    """Also while the main thread prepares to wait for hundreds of tasks."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    def task(advance: Advance) -> None:
+        for _ in range(1000):
+            time.sleep(0.001)
+            advance(1, "")
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for moment in range(100):
+            signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.0001 * moment)
+            with pytest.raises(KeyboardInterrupt):
+                run_tasks([task] * 300, jobs=2, advance=ignore)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    deadline = time.monotonic() + 10
+    while any(thread.name.startswith("convert") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline

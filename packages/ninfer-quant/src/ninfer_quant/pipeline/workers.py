@@ -5,9 +5,11 @@ Threads suffice: what takes time is NumPy, hashing and files, and all three rele
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from threading import Event, Lock
+from functools import partial
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -15,6 +17,10 @@ Result = TypeVar("Result")
 
 Advance = Callable[[int, str], None]
 """Counts bytes of work as done, for the item that is named; a task calls it often."""
+
+
+_POLL_S = 0.01
+"""How often the main thread looks whether the work has ended."""
 
 
 class _StoppedError(Exception):
@@ -47,15 +53,50 @@ def run_tasks(
         with lock:
             advance(num_bytes, item)
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="convert") as pool:
+    outcome: list[list[Result] | BaseException] = []
+
+    begun: list[bool] = []
+
+    def coordinate() -> None:
+        begun.append(True)
+        if stop.is_set():  # Interrupted while this thread was started: nobody waits for it.
+            return
         try:
-            futures = [pool.submit(task, count) for task in tasks]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                if future in done:
-                    future.result()
-        except BaseException:
+            outcome.append(_run_all([partial(task, count) for task in tasks], jobs, stop))
+        except BaseException as error:
+            outcome.append(error)
+
+    # On a thread of its own: an interrupt is raised in the main thread wherever that is, also
+    # inside `wait` while it holds the locks of the futures, which the workers then need to end.
+    try:
+        Thread(target=coordinate, name="convert").start()
+        _sleep_until(outcome)
+    except BaseException:
+        stop.set()
+        if begun:
+            _sleep_until(outcome)
+        raise
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _run_all(tasks: Sequence[Callable[[], Result]], jobs: int, stop: Event) -> list[Result]:
+    with ThreadPoolExecutor(jobs, thread_name_prefix="convert") as pool:
+        futures = [pool.submit(task) for task in tasks]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = any(future.exception() is not None for future in done)
+        if failed:
             stop.set()
             pool.shutdown(cancel_futures=True)
-            raise
+    for future in futures:
+        if future in done:
+            future.result()
     return [future.result() for future in futures]
+
+
+def _sleep_until(outcome: Sequence[object]) -> None:
+    """Wait without any lock, which an interrupt at the wrong moment would leave locked."""
+    while not outcome:
+        time.sleep(_POLL_S)
