@@ -31,6 +31,22 @@ imports:
 test *args:
     uv run --no-sync pytest {{ args }}
 
+# The tests that need an NVIDIA GPU; fails if one of them was skipped.
+test-gpu *args:
+    uv run --no-sync pytest -m gpu --require-gpu {{ args }}
+
+# Compile every kernel for every architecture; needs no GPU.
+kernels *args:
+    uv run --no-sync ninfer-bench --compile-only {{ args }}
+
+# Speed of ops on the GPU, beside what its memory gives at most.
+bench-ops *args:
+    uv run --no-sync ninfer-bench --ops linear {{ args }}
+
+# Feed damaged files to the reader for some seconds; what breaks it is kept in .fuzz/.
+fuzz seconds="300":
+    OPENBLAS_NUM_THREADS=1 uv run --no-sync python -m tests.fuzz.reader {{ seconds }}
+
 # Speed of the CPU path with the built-in model.
 bench-cpu *args:
     uv run --no-sync python benchmarks/cpu_decode.py {{ args }}

@@ -52,6 +52,17 @@ def test_force_replaces_an_existing_file(tmp_path: Path):
     assert target.read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("force", [False, True, None])
+def test_a_pipe_is_never_replaced(tmp_path: Path, force: bool | None):
+    pipe = tmp_path / "a.json"
+    os.mkfifo(pipe)
+
+    with pytest.raises(UsageError, match="device or a pipe"), new_output(pipe, force=force):
+        pass
+
+    assert pipe.is_fifo()
+
+
 def test_a_dangling_link_counts_as_existing(tmp_path: Path):
     link = tmp_path / "a.json"
     link.symlink_to(tmp_path / "missing")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import stat
@@ -36,6 +37,32 @@ def test_leaving_without_publishing_removes_everything(tmp_path: Path) -> None:
     with StagedFiles() as staged:
         stage(staged, tmp_path / "a", b"one")
     assert names(tmp_path) == []
+
+
+def test_files_of_a_block_that_is_never_left_are_removed(tmp_path: Path) -> None:
+    """A signal may arrive just when a block is left, before anything could be done about it."""
+    staged = StagedFiles()
+    staged.make_folder(tmp_path / "new")
+    stage(staged, tmp_path / "new" / "a", b"one")
+    assert len(names(tmp_path / "new")) == 1
+    del staged
+    gc.collect()
+    assert names(tmp_path) == []
+
+
+def test_folders_are_removed_again_only_where_they_were_made_and_are_empty(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    with StagedFiles() as staged:
+        staged.make_folder(tmp_path / "old" / "new" / "newer")
+        staged.make_folder(tmp_path / "old")
+        (tmp_path / "old" / "new" / "mine").write_text("", encoding="utf-8")
+    assert names(tmp_path / "old") == ["new"]
+    assert names(tmp_path / "old" / "new") == ["mine"]
+    with StagedFiles() as staged:
+        staged.make_folder(tmp_path / "other" / "one")
+        stage(staged, tmp_path / "other" / "one" / "a", b"x")
+        staged.publish_new()
+    assert names(tmp_path / "other" / "one") == ["a"]
 
 
 def test_new_files_do_not_replace_and_are_published_together(tmp_path: Path) -> None:

@@ -217,6 +217,11 @@ def test_headers_that_lie_are_refused(content: bytes, tmp_path: Path) -> None:
     refused(tmp_path, content)
 
 
+def test_a_header_that_would_fill_the_memory_is_not_parsed(tmp_path: Path) -> None:
+    error = refused(tmp_path, file_of(b"[" + b"[]," * 1_000_000 + b"[]]", b""))
+    assert "would take too much memory" in str(error)
+
+
 def test_a_name_that_appears_twice_is_refused(tmp_path: Path) -> None:
     entry = json.dumps(tensor("U8", [2], 0, 2)).encode()
     error = refused(tmp_path, file_of(b'{"a":' + entry + b',"a":' + entry + b"}", bytes(2)))
@@ -230,9 +235,11 @@ def test_a_name_that_appears_twice_is_refused(tmp_path: Path) -> None:
         pytest.param({**tensor("", [1], 0, 4), "dtype": ["F32"]}, "unknown type", id="list"),
         pytest.param(tensor("F32", [2], 0, 4), r"has 4 bytes \(expected 8\)", id="too short"),
         pytest.param(tensor("U8", [2**40, 2**40], 0, 4), "expected", id="huge shape"),
-        pytest.param(tensor("U8", [-2, -2], 0, 4), "list of counts", id="negative"),
-        pytest.param(tensor("U8", [True, 4], 0, 4), "list of counts", id="boolean"),
-        pytest.param({**tensor("U8", [4], 0, 4), "shape": [4.0]}, "list of counts", id="float"),
+        pytest.param(tensor("U8", [4, 2**64], 0, 4), "64 counts", id="beyond 64 bit"),
+        pytest.param(tensor("U8", [4, *[1] * 64], 0, 4), "64 counts", id="too many axes"),
+        pytest.param(tensor("U8", [-2, -2], 0, 4), "64 counts", id="negative"),
+        pytest.param(tensor("U8", [True, 4], 0, 4), "64 counts", id="boolean"),
+        pytest.param({**tensor("U8", [4], 0, 4), "shape": [4.0]}, "64 counts", id="float"),
         pytest.param(tensor("U8", [4], 4, 0), "data_offsets", id="reversed"),
         pytest.param({**tensor("U8", [4], 0, 4), "data_offsets": [4]}, "data_offsets", id="one"),
         pytest.param({**tensor("U8", [4], 0, 4), "data_offsets": 4}, "data_offsets", id="number"),

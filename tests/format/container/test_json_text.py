@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_format import ArtifactError, open_artifact
-from ninfer_format.container.json_text import check_open_value, dump_json, parse_json
+from ninfer_format.container.json_text import (
+    check_open_value,
+    dump_json,
+    estimate_memory,
+    parse_json,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +124,13 @@ def test_plain_json_is_read_like_the_standard_parser(value: Any) -> None:
     assert parse_json(text) == json.loads(text)
 
 
-def entry_with_config(config: bytes) -> bytes:
+def entry_with(config: str = "{}", bindings: str = "", uses: str = "") -> bytes:
     text = (
-        b'{"components":{"text":{"config":' + config + b"}},"
-        b'"objects":[{"id":"r","encoding":"raw_bytes_v1","offset":0,"bytes":1,"kind":"resource"}],'
-        b'"bindings":{},"uses":[],"files":[{"path":null,"payload_bytes":1}]}'
-    )
+        '{"components":{"text":{"config":' + config + "}},"
+        '"objects":[{"id":"w","kind":"tensor","shape":[],"format":"a","layout":"b","offset":0,'
+        '"bytes":1}],"bindings":{"p":{"object":"w"}' + bindings + '},"uses":[' + uses + "],"
+        '"files":[{"path":null,"payload_bytes":1}]}'
+    ).encode("utf-8", "surrogatepass")
     start = -(-(32 + len(text)) // 4096) * 4096
     header = b"NINFER\0\3" + len(text).to_bytes(8, "little") + bytes(16)
     return (header + text).ljust(start, b"\0") + b"x"
@@ -131,15 +139,16 @@ def entry_with_config(config: bytes) -> bytes:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(b'{"a":' + b"[" * 500 + b"]" * 500 + b"}", id="deep"),
-        pytest.param(b'{"a":"\\ud800"}', id="lone surrogate"),
-        pytest.param(b'{"a":1e400}', id="overflow"),
-        pytest.param(b'{"a":' + b"1" * 4500 + b"}", id="long integer"),
+        pytest.param('{"a":' + "[" * 500 + "]" * 500 + "}", id="deep"),
+        pytest.param('{"a":"\\ud800"}', id="lone surrogate"),
+        pytest.param('{"a":"\ud800"}', id="surrogate as UTF-8"),
+        pytest.param('{"a":1e400}', id="overflow"),
+        pytest.param('{"a":' + "1" * 4500 + "}", id="long integer"),
     ],
 )
-def test_attacks_inside_config_are_json_errors_of_the_file(config: bytes, tmp_path: Path) -> None:
+def test_attacks_inside_config_are_json_errors_of_the_file(config: str, tmp_path: Path) -> None:
     path = tmp_path / "x.ninfer"
-    path.write_bytes(entry_with_config(config))
+    path.write_bytes(entry_with(config))
     with pytest.raises(ArtifactError) as raised:
         open_artifact(path)
     assert raised.value.category == "json"
@@ -148,5 +157,78 @@ def test_attacks_inside_config_are_json_errors_of_the_file(config: bytes, tmp_pa
 
 def test_the_frame_of_these_attacks_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "x.ninfer"
-    path.write_bytes(entry_with_config(b'{"a":[1,2]}'))
+    path.write_bytes(entry_with('{"a":[1,2]}'))
     assert open_artifact(path).directory.components["text"].config == {"a": [1, 2]}
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def repeated(unit: str | Callable[[int], str], num_chars: int) -> str:
+    """Comma-separated values of about that many characters together."""
+    first = unit if isinstance(unit, str) else unit(10_000)
+    count = num_chars // (len(first) + 1)
+    return ",".join(unit if isinstance(unit, str) else unit(index) for index in range(count))
+
+
+BOMBS: dict[str, Callable[[int], bytes]] = {
+    "empty arrays": lambda n: entry_with('{"a":[' + repeated("[]", n) + "]}"),
+    "nested arrays": lambda n: entry_with('{"a":[' + repeated("[[[[[[]]]]]]", n) + "]}"),
+    "empty objects": lambda n: entry_with('{"a":[' + repeated("{}", n) + "]}"),
+    "small objects": lambda n: entry_with('{"a":[' + repeated('{"":0}', n) + "]}"),
+    "integers": lambda n: entry_with('{"a":[' + repeated("999", n) + "]}"),
+    "reals": lambda n: entry_with('{"a":[' + repeated("0.5", n) + "]}"),
+    "strings": lambda n: entry_with('{"a":[' + repeated('"ab"', n) + "]}"),
+    "wide strings": lambda n: entry_with('{"a":[' + repeated('"😀a"', n) + "]}"),
+    "escaped strings": lambda n: entry_with(
+        '{"a":[' + repeated('"\\ud83d\\ude00' + "a" * 80 + '"', n) + "]}"
+    ),
+    "one long string": lambda n: entry_with('{"a":"😀' + "a" * n + '"}'),
+    "members": lambda n: entry_with("{" + repeated(lambda i: f'"{i:x}":0', n) + "}"),
+    "bindings": lambda n: entry_with(
+        bindings="," + repeated(lambda i: f'"{i:x}":{{"object":"w"}}', n)
+    ),
+    "parts": lambda n: entry_with(
+        bindings=',"q":{"parts":[' + repeated('{"object":"w","range":[0,1]}', n) + "]}"
+    ),
+    "uses": lambda n: entry_with(
+        uses=repeated(lambda i: f'{{"parameter":"p","input":"{i:x}"}}', n)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("num_chars", [500_000, 8_000_000])
+def test_a_directory_takes_no_more_memory_than_its_file_and_64_mib(
+    name: str, num_chars: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.ninfer"
+    path.write_bytes(BOMBS[name](num_chars))
+    category = None
+    tracemalloc.start()
+    try:
+        open_artifact(path).close()
+    except ArtifactError as error:
+        category = error.category
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert category in {None, "json"}
+    assert category is None or num_chars > 10**6, "a short directory is read in any case"
+    assert peak <= path.stat().st_size + 64 * 2**20
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_the_estimate_of_the_memory_is_no_less_than_it_takes(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.ninfer"
+    content = BOMBS[name](300_000)
+    path.write_bytes(content)
+    open_artifact(path).close()  # What stays in memory after the first time is not counted.
+    tracemalloc.start()
+    try:
+        open_artifact(path).close()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    text = content[32 : 32 + int.from_bytes(content[8:16], "little")]
+    assert peak < estimate_memory(text) + 50_000

@@ -8,13 +8,17 @@ import pytest
 
 from ninfer_format import (
     ArtifactError,
+    ArtifactWriter,
     Binding,
     Component,
     ResourceSpec,
     TensorSpec,
+    open_artifact,
     plan_artifact,
 )
-from ninfer_format.container.plan import segment_payload
+from ninfer_format.container import reader, segments
+from ninfer_format.container.segments import segment_payload
+from ninfer_format.errors import FileLimitError
 
 SEGMENTS = json.loads(
     (Path(__file__).parents[2] / "data/conformance/vectors/writer_segments.json").read_text()
@@ -73,6 +77,33 @@ def test_a_growing_table_of_files_may_need_a_longer_reserve() -> None:
     assert plan.entry_payload_start + plan.segments[0] <= 16_384
     assert all(segment % 4096 == 0 and segment + 4096 <= 16_384 for segment in plan.segments[:-1])
     assert plan.directory.files[1].path == "model.ninfer.part-0001"
+
+
+def test_a_directory_is_as_long_as_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MAX_JSON_BYTES", 4064)
+    fits = {"metadata": {"note": "z" * 3000}}
+    assert len(plan_of([ResourceSpec("r", b"x")], **fits).json_bytes) == 4064
+    with pytest.raises(ArtifactError, match="directory is too long") as raised:
+        plan_of([ResourceSpec("r", b"x")], metadata={"note": "z" * 5000})
+    assert raised.value.category == "writer"
+
+
+def test_a_directory_takes_no_more_memory_than_a_reader_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (segments, reader):
+        monkeypatch.setattr(module, "SPARE_BYTES", 0)
+    with pytest.raises(ArtifactError, match="too much memory to be read") as raised:
+        plan_of([ResourceSpec("r", b"x")])
+    assert raised.value.category == "writer"
+    long = [ResourceSpec("r", bytes(100_000))]
+    with pytest.raises(FileLimitError) as too_short:
+        plan_of(long, max_file_bytes=8192)
+    plan = plan_of(long, max_file_bytes=too_short.value.smallest)
+    assert len(plan.segments) > 1
+    with ArtifactWriter(tmp_path / "model.ninfer", plan):
+        pass
+    open_artifact(tmp_path / "model.ninfer").close()
 
 
 def test_part_names_have_at_least_four_digits() -> None:

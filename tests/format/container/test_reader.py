@@ -21,6 +21,7 @@ from ninfer_format import (
     TensorSpec,
     open_artifact,
 )
+from ninfer_format.container.framing import ENTRY_MAGIC, MAX_JSON_BYTES
 from ninfer_format.container.json_text import dump_json
 
 
@@ -222,6 +223,16 @@ def test_a_truncated_entry_is_a_framing_error(kept: int, mixed_artifact: Path) -
     with pytest.raises(ArtifactError) as raised:
         open_artifact(mixed_artifact)
     assert category(raised) == "framing"
+
+
+def test_a_directory_beyond_all_measure_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.ninfer"
+    with path.open("wb") as file:
+        file.write(ENTRY_MAGIC + (MAX_JSON_BYTES + 1).to_bytes(8, "little") + bytes(16))
+        file.truncate(2 * MAX_JSON_BYTES)
+    with pytest.raises(ArtifactError, match="directory is too long") as raised:
+        open_artifact(path)
+    assert (raised.value.category, raised.value.offset) == ("framing", 8)
 
 
 def test_many_threads_read_the_same_artifact(two_part_artifact: Path) -> None:

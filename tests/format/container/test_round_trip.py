@@ -23,23 +23,47 @@ from ninfer_format import (
     TensorSpec,
     Use,
     codec_for,
+    fp8_row_maxabs,
+    nvfp4_absmax,
     open_artifact,
     plan_artifact,
+    q4_rows_maxabs,
 )
 
 DIRECT = st.sampled_from(["bf16", "fp32", "int32"])
 GROUPED = st.sampled_from(["q4_g64_fp16", "q5_g64_fp16", "q6_g64_fp16", "q8_g32_fp16"])
+ENCODERS: dict[str, Any] = {
+    "fp8_e4m3fn_row_bf16": fp8_row_maxabs,
+    "q4_g32_fp16_rows": q4_rows_maxabs,
+    "nvfp4": nvfp4_absmax,
+}
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
 def tensor_specs(object_id: str) -> st.SearchStrategy[TensorSpec]:
-    shapes = st.lists(st.integers(1, 9), max_size=4).map(tuple)
-    matrices = st.tuples(st.integers(1, 9), st.integers(1, 300))
-    direct = st.builds(TensorSpec, st.just(object_id), shapes, DIRECT, st.just("contiguous_le_v1"))
-    grouped = st.builds(
-        TensorSpec, st.just(object_id), matrices, GROUPED, st.just("row_split_k128_v1")
+    def specs(
+        format: Any, layout: str, shape: Any, **members: Any
+    ) -> st.SearchStrategy[TensorSpec]:
+        return st.builds(TensorSpec, st.just(object_id), shape, format, st.just(layout), **members)
+
+    any_shape = st.lists(st.integers(1, 9), max_size=4).map(tuple)
+    matrix = st.tuples(st.integers(1, 9), st.integers(1, 300))
+    groups = st.tuples(st.integers(1, 9), st.sampled_from([32, 64, 160]))
+    tiles = st.tuples(st.sampled_from([128, 256]), st.sampled_from([64, 128]))
+    trellis = st.sampled_from([(128, 128), (256, 128)])
+    return st.one_of(
+        specs(DIRECT, "contiguous_le_v1", any_shape),
+        specs(GROUPED, "row_split_k128_v1", matrix),
+        specs(st.just("fp8_e4m3fn_row_bf16"), "row_scale_v1", matrix),
+        specs(st.just("q4_g32_fp16_rows"), "row_group_v1", groups),
+        specs(st.just("nvfp4"), "block_scale_k16_m128x4_v1", tiles),
+        specs(
+            st.just("exl3_mul1"),
+            "trellis_t16_v1",
+            trellis,
+            bitrate_half_bits=st.integers(2, 16),
+        ),
     )
-    return direct | grouped
 
 
 def resource_specs(object_id: str) -> st.SearchStrategy[ResourceSpec]:
@@ -57,8 +81,20 @@ def random_bytes(size: int, seed: int) -> bytes:
 
 
 def payload_of(spec: TensorSpec, seed: int) -> bytes:
-    geometry = codec_for(spec.format, spec.layout).geometry(spec.shape)
-    return random_bytes(geometry.num_bytes, seed)
+    """Encoded bytes of a tensor: legal words where decoding judges them, else any bytes."""
+    codec = codec_for(
+        spec.format, spec.layout, spec.shape, bitrate_half_bits=spec.bitrate_half_bits
+    )
+    if spec.format in ENCODERS:
+        values = np.random.default_rng(seed).standard_normal(spec.shape, np.float32)
+        return codec.encode(ENCODERS[spec.format](values)).tobytes()
+    payload = bytearray(random_bytes(codec.geometry.num_bytes, seed))
+    for name in ("suh", "svh"):
+        if name in codec.geometry.planes:
+            plane = codec.geometry.planes[name]
+            scales = np.linspace(-2, 2, plane.num_bytes // 4, dtype="<f4")
+            payload[plane.offset : plane.end] = scales.tobytes()
+    return bytes(payload)
 
 
 def draw_bindings(data: st.DataObject, tensors: list[TensorSpec]) -> dict[str, Binding]:

@@ -201,7 +201,7 @@ def test_an_interruption_while_publishing_withdraws_what_was_published(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_poisons_the_writer_and_leaves_nothing(
+def test_a_full_disk_leaves_nothing(
     plan: ArtifactPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = ArtifactWriter(tmp_path / "m.ninfer", plan)
@@ -211,6 +211,24 @@ def test_a_full_disk_poisons_the_writer_and_leaves_nothing(
 
     with pytest.raises(OSError, match="No space left"):
         write_with(writer, lambda _: monkeypatch.setattr(os, "pwrite", full), write_everything)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_that_the_caller_swallows_is_not_published(
+    plan: ArtifactPlan, tmp_path: Path
+) -> None:
+    def full(*arguments: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    def swallow(writer: ArtifactWriter) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(OSError, match="No space left"):
+                write_everything(writer)
+
+    writer = ArtifactWriter(tmp_path / "m.ninfer", plan)
+    with pytest.raises(ArtifactError, match="writer is failed"):
+        write_with(writer, swallow)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -50,7 +50,7 @@ def test_bf16_sources_keep_their_words(words: np.ndarray) -> None:
     values = words.view(ml_dtypes.bfloat16)
     if np.isfinite(values).all():
         assert cast_direct(values, "bf16").tolist() == words.tolist()
-        widened = codec_for("bf16", "contiguous_le_v1").decode(words.view(np.uint8), words.shape)
+        widened = codec_for("bf16", "contiguous_le_v1", words.shape).decode(words.view(np.uint8))
         assert cast_direct(values, "fp32").tolist() == widened.view(np.uint32).tolist()
 
 

@@ -1,159 +1,98 @@
-"""``ninfer-inspect``: what is in an artifact."""
+"""``ninfer-inspect``: what is in a model file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from ninfer_format.commandline import GroupedCommand, Terminal, common_options, run, version_option
-from ninfer_format.errors import UsageError
-
-if TYPE_CHECKING:
-    from ninfer_format.container.reader import Artifact
-
-SCHEMA = "ninfer-inspect/1"
+from ninfer_format.commandline import Terminal, common_options, run, version_option
+from ninfer_format.inspect.command_with_subcommand import CommandWithSubcommand
+from ninfer_format.inspect.decode_command import decode
+from ninfer_format.inspect.intervals import INTERVAL
+from ninfer_format.inspect.request import InspectRequest
+from ninfer_format.inspect.schema import SCHEMA
 
 EPILOG = """
 \b
 Examples:
   ninfer-inspect model.ninfer
-  ninfer-inspect model.ninfer --objects
-  ninfer-inspect model.ninfer --bindings --json > bindings.json
-  ninfer-inspect model.ninfer --resource chat_template.jinja
+  ninfer-inspect model.ninfer --bindings --select 'text/layers/0/*'
+  ninfer-inspect model.ninfer --verify
+  ninfer-inspect model.gguf --objects --json > tensors.json
 """
 
-
 HEADINGS = {
-    "Lists": ("objects", "bindings", "resources"),
-    "Contents": ("config", "resource"),
+    "Lists": ("objects", "bindings", "uses", "resources", "select"),
+    "Contents": ("config", "resource", "tensor", "rows", "cols"),
+    "Checks": ("verify", "diff"),
+    "Memory": ("memory", "max_context", "slots", "kv_dtype"),
 }
 
 
 @click.command(
-    cls=GroupedCommand,
+    cls=CommandWithSubcommand,
+    subcommand=decode,
     headings=HEADINGS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--objects", is_flag=True, help="List the stored objects.")
+@click.option("--objects", is_flag=True, help="List the stored objects, or tensors.")
 @click.option("--bindings", is_flag=True, help="List where parameters are stored and used.")
+@click.option("--uses", is_flag=True, help="List where parameters meet activations.")
 @click.option("--resources", is_flag=True, help="List the resources of the components.")
 @click.option(
-    "--config", is_flag=True, help="Print the configurations as JSON; not with other lists."
+    "--select", metavar="GLOB", help="Of the lists, show only names that match, such as 'text/*'."
+)
+@click.option("--config", is_flag=True, help="Print configurations and metadata as JSON.")
+@click.option("--resource", metavar="ROLE", help="Print a resource, by role or COMPONENT/ROLE.")
+@click.option(
+    "--tensor", metavar="NAME", help="Print statistics of a parameter, else of an object."
+)
+@click.option("--rows", type=INTERVAL, metavar="A:B", help="Print the values of rows A up to B.")
+@click.option("--cols", type=INTERVAL, metavar="A:B", help="Print the values of columns A up to B.")
+@click.option(
+    "--verify", is_flag=True, help="Check every stored word, and hashes if there are any."
 )
 @click.option(
-    "--resource",
-    metavar="ROLE",
-    help="Print one resource, by role or COMPONENT/ROLE; not with other lists.",
+    "--diff",
+    metavar="OTHER",
+    type=click.Path(path_type=Path),
+    help="Compare with another artifact; exit 1 if they differ.",
+)
+@click.option("--memory", is_flag=True, help="Estimate what an engine would allocate.")
+@click.option(
+    "--max-context",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Longest sequence in tokens; without it the engine's default.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Sequences held at the same time; 1 without it.",
+)
+@click.option(
+    "--kv-dtype", metavar="TYPE", help="Type of the cache; without it the engine's default."
 )
 @version_option("ninfer-format")
 @common_options(SCHEMA)
-def command(
-    terminal: Terminal,
-    file: Path,
-    objects: bool,
-    bindings: bool,
-    resources: bool,
-    config: bool,
-    resource: str | None,
-) -> None:
-    """Describe the artifact FILE.
+def command(terminal: Terminal, file: Path, **options: Any) -> int:
+    """Describe FILE: a .ninfer artifact, or a checkpoint in Safetensors or GGUF.
 
-    Header and directory are read and checked; stored values are not touched.
+    Headers are read and checked; stored values are not touched unless asked for. At most one of
+    the lists together, --config, --resource, --tensor, --verify, --diff and --memory is shown;
+    without any it is the summary.
     """
-    from ninfer_format.container.reader import open_artifact
+    request = InspectRequest(**options)
+    from ninfer_format.inspect.file_view import print_file
 
-    lists = {"objects": objects, "bindings": bindings, "resources": resources}
-    if config + (resource is not None) + any(lists.values()) > 1:
-        raise UsageError(
-            "--config and --resource cannot be combined with each other, --objects, --bindings "
-            "or --resources"
-        )
-    with open_artifact(file) as artifact:
-        if resource is not None:
-            _print_resource(terminal, artifact, resource)
-        elif config:
-            _print_config(terminal, artifact)
-        elif terminal.json:
-            _print_document(terminal, file, artifact, lists)
-        else:
-            _print_tables(terminal, file, artifact, lists)
+    return print_file(terminal, file.expanduser(), request)
 
 
 def main() -> NoReturn:
     """Run the command and end the process."""
     run(command, SCHEMA)
-
-
-def _print_resource(terminal: Terminal, artifact: Artifact, name: str) -> None:
-    from ninfer_format.inspect.resources import find_resource
-
-    component, role = find_resource(artifact, name)
-    data = artifact.resource(component, role)
-    if not terminal.json:
-        click.echo(data, nl=False)
-        return
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(
-            f"resource {component}/{role} is not text", hint="leave out --json to get its bytes"
-        ) from None
-    terminal.print_json({"component": component, "role": role, "text": text})
-
-
-def _print_config(terminal: Terminal, artifact: Artifact) -> None:
-    import json
-
-    configs = {name: component.config for name, component in artifact.directory.components.items()}
-    if terminal.json:
-        terminal.print_json({"config": configs})
-    else:
-        click.echo(json.dumps(configs, ensure_ascii=False, indent=2))
-
-
-def _print_document(
-    terminal: Terminal, file: Path, artifact: Artifact, lists: dict[str, bool]
-) -> None:
-    from ninfer_format.inspect import records
-    from ninfer_format.inspect.summary import summary_document
-
-    document: dict[str, Any] = summary_document(click.format_filename(file), artifact)
-    if lists["objects"]:
-        document["object_records"] = records.object_records(artifact)
-    if lists["bindings"]:
-        document["binding_records"] = records.binding_records(artifact)
-        document["use_records"] = records.use_records(artifact)
-    if lists["resources"]:
-        document["resource_records"] = records.resource_records(artifact)
-    terminal.print_json(document)
-
-
-def _print_tables(
-    terminal: Terminal, file: Path, artifact: Artifact, lists: dict[str, bool]
-) -> None:
-    from ninfer_format.inspect import records, tables
-    from ninfer_format.inspect.summary import summary_document
-
-    document = summary_document(click.format_filename(file), artifact)
-    for line in tables.overview_lines(document):
-        click.echo(line)
-    for title, member in (("format", "formats"), ("layout", "layouts")):
-        if document[member]:
-            terminal.out.print()
-            terminal.out.print(tables.shares_table(title, document[member]))
-    terminal.out.print()
-    terminal.out.print(tables.components_table(document["components"]))
-    listed = {
-        "objects": records.object_lines,
-        "bindings": records.binding_lines,
-        "resources": records.resource_lines,
-    }
-    for name, lines in listed.items():
-        if lists[name]:
-            click.echo()
-            for line in lines(artifact):
-                click.echo(line)

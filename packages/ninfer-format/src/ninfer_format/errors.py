@@ -92,6 +92,9 @@ class ArtifactError(NInferError, ValueError):
         expected: What the format asks for.
         found: What is there.
         hint: What to do about it.
+
+    Attributes:
+        summary: The message without path, object and offset, for tables that have columns for them.
     """
 
     exit_code = ExitCode.INVALID_INPUT
@@ -112,6 +115,7 @@ class ArtifactError(NInferError, ValueError):
         at = "" if offset is None else f" at byte {offset}"
         compared = "" if expected is None else f" (expected {expected}, found {found})"
         super().__init__(f"{where}{message}{at}{compared}", path=path, hint=hint)
+        self.summary = f"{message}{compared}"
         self.category: ArtifactCategory = category
         self.code = f"artifact_{category}"
         self.object_id = object_id
@@ -124,7 +128,7 @@ class FileLimitError(ArtifactError):
     """The limit for the length of a file leaves no room for payload.
 
     Args:
-        smallest: The least limit that would do, in bytes.
+        smallest: No lower limit would do, in bytes; a longer table of files may need more.
         limit: The limit.
     """
 

@@ -8,7 +8,6 @@ made to mislead.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -18,6 +17,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ninfer_format.checkpoint.tensor_info import TensorInfo
+from ninfer_format.container.framing import SPARE_BYTES, U64_MAX
 from ninfer_format.container.json_text import parse_json
 from ninfer_format.container.json_values import is_sibling_name
 from ninfer_format.errors import ArtifactError, CheckpointError
@@ -25,6 +26,8 @@ from ninfer_format.errors import ArtifactError, CheckpointError
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 MAX_HEADER_BYTES = 100_000_000
+MAX_RANK = 64
+"""Most axes of an array in NumPy."""
 _LENGTH_BYTES = 8
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -48,32 +51,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """NumPy types of the names in a header."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """What a header says about one tensor.
-
-    Attributes:
-        name: Name of the tensor.
-        dtype: Type as the header spells it, for example ``BF16``.
-        shape: Shape in C order.
-        num_bytes: Stored size.
-        file: The shard that holds it.
-        offset: First byte in that file.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    num_bytes: int
-    file: Path
-    offset: int
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-
 class SafetensorsCheckpoint:
     """The tensors of a checkpoint by name; nothing but headers is read until a tensor is.
 
@@ -86,6 +63,7 @@ class SafetensorsCheckpoint:
         path: As given.
         config: The ``config.json`` beside the tensors; empty if there is none.
         names: All tensor names, sorted.
+        metadata: The ``__metadata__`` of all headers together.
 
     Raises:
         CheckpointError: A file is missing or damaged, or two files disagree.
@@ -94,7 +72,7 @@ class SafetensorsCheckpoint:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        self._tensors = _read_all(self.path)
+        self._tensors, self.metadata = _read_all(self.path)
         self.names: tuple[str, ...] = tuple(sorted(self._tensors))
         folder = self.path if self.path.is_dir() else self.path.parent
         config = folder / "config.json"
@@ -146,30 +124,18 @@ class SafetensorsCheckpoint:
             )
         dtype = DTYPES[tensor.dtype]
         values = np.empty(end - begin, dtype=dtype)
-        with tensor.file.open("rb", buffering=0) as file:
-            file.seek(tensor.offset + begin * dtype.itemsize)
-            _read_into(file, values.view(np.uint8), tensor)
+        tensor.read_into(begin * dtype.itemsize, values.view(np.uint8))
         return values
-
-
-def _read_into(file: Any, target: NDArray[np.uint8], tensor: TensorInfo) -> None:
-    view = target.data
-    while view.nbytes:
-        count = file.readinto(view)
-        if not count:
-            raise CheckpointError(
-                f"file ends inside tensor {tensor.name!r}",
-                path=tensor.file,
-                tensors=(tensor.name,),
-                hint="the file changed while it was read; download it again",
-            )
-        view = view[count:]
 
 
 # --- finding files ---------------------------------------------------------------------------
 
 
-def _read_all(path: Path) -> dict[str, TensorInfo]:
+_Content = tuple[dict[str, TensorInfo], dict[str, Any]]
+"""Tensors by name, and metadata."""
+
+
+def _read_all(path: Path) -> _Content:
     if not path.is_dir():
         if path.suffix == ".json":
             return _read_indexed(path)
@@ -181,10 +147,13 @@ def _read_all(path: Path) -> dict[str, TensorInfo]:
     return _read_shards([single] if single.exists() else sorted(path.glob("*.safetensors")))
 
 
-def _read_shards(shards: list[Path]) -> dict[str, TensorInfo]:
+def _read_shards(shards: list[Path]) -> _Content:
     tensors: dict[str, TensorInfo] = {}
+    metadata: dict[str, Any] = {}
     for shard in shards:
-        for tensor in _read_header(shard):
+        listed, said = _read_header(shard)
+        metadata |= said
+        for tensor in listed:
             if tensor.name in tensors:
                 raise CheckpointError(
                     f"tensor {tensor.name!r} is in {tensors[tensor.name].file.name} as well",
@@ -192,10 +161,10 @@ def _read_shards(shards: list[Path]) -> dict[str, TensorInfo]:
                     tensors=(tensor.name,),
                 )
             tensors[tensor.name] = tensor
-    return tensors
+    return tensors, metadata
 
 
-def _read_indexed(index: Path) -> dict[str, TensorInfo]:
+def _read_indexed(index: Path) -> _Content:
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(map(is_sibling_name, weight_map.values())):
         raise CheckpointError(
@@ -211,7 +180,7 @@ def _read_indexed(index: Path) -> dict[str, TensorInfo]:
             tensors=names,
             hint="download the missing files",
         )
-    tensors = _read_shards(shards)
+    tensors, metadata = _read_shards(shards)
     misplaced = tuple(
         sorted(
             name
@@ -226,16 +195,16 @@ def _read_indexed(index: Path) -> dict[str, TensorInfo]:
             path=index,
             tensors=misplaced,
         )
-    return tensors
+    return tensors, metadata
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     return _parse_object(path.read_bytes(), path)
 
 
-def _parse_object(text: bytes, path: Path) -> dict[str, Any]:
+def _parse_object(text: bytes, path: Path, max_bytes: int | None = None) -> dict[str, Any]:
     try:
-        value = parse_json(text, what="text")
+        value = parse_json(text, what="text", max_bytes=max_bytes)
     except ArtifactError as error:
         raise CheckpointError(str(error), path=path) from None
     if not isinstance(value, dict):
@@ -246,7 +215,7 @@ def _parse_object(text: bytes, path: Path) -> dict[str, Any]:
 # --- one header ------------------------------------------------------------------------------
 
 
-def _read_header(path: Path) -> list[TensorInfo]:
+def _read_header(path: Path) -> tuple[list[TensorInfo], dict[str, Any]]:
     with path.open("rb") as file:
         file_bytes = file.seek(0, 2)
         file.seek(0)
@@ -256,7 +225,7 @@ def _read_header(path: Path) -> list[TensorInfo]:
         raise CheckpointError("__metadata__ is not an object", path=path)
     tensors = [_tensor(name, entry, data_start, path) for name, entry in header.items()]
     _check_cover(tensors, data_start, file_bytes, path)
-    return tensors
+    return tensors, metadata
 
 
 def _read_header_json(file: BinaryIO, file_bytes: int, path: Path) -> tuple[dict[str, Any], int]:
@@ -269,7 +238,8 @@ def _read_header_json(file: BinaryIO, file_bytes: int, path: Path) -> tuple[dict
             f"which begins with {prefix.hex(' ') or 'nothing'}",
             path=path,
         )
-    return _parse_object(file.read(length), path), _LENGTH_BYTES + length
+    header = _parse_object(file.read(length), path, file_bytes + SPARE_BYTES)
+    return header, _LENGTH_BYTES + length
 
 
 def _tensor(name: str, entry: Any, data_start: int, path: Path) -> TensorInfo:
@@ -281,8 +251,8 @@ def _tensor(name: str, entry: Any, data_start: int, path: Path) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise fail(f"has unknown type {json.dumps(dtype)} (expected one of {', '.join(DTYPES)})")
-    if not _are_counts(shape):
-        raise fail("has a shape that is not a list of counts")
+    if not _are_counts(shape) or len(shape) > MAX_RANK:
+        raise fail(f"has a shape that is not a list of at most {MAX_RANK} counts")
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise fail("has data_offsets that are not [begin, end]")
     num_bytes = prod(shape) * DTYPES[dtype].itemsize
@@ -295,7 +265,10 @@ def _tensor(name: str, entry: Any, data_start: int, path: Path) -> TensorInfo:
 
 
 def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    # Products of longer numbers could take hours.
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item <= U64_MAX for item in value
+    )
 
 
 def _check_cover(tensors: list[TensorInfo], data_start: int, file_bytes: int, path: Path) -> None:

@@ -14,8 +14,7 @@ from ninfer_format.dtypes import BF16
 class Bf16Codec(ContiguousCodec):
     """bf16 words in `contiguous_le_v1`."""
 
-    def __init__(self) -> None:
-        super().__init__(BF16)
+    numeric = BF16
 
     def values(self, words: NDArray[Any]) -> NDArray[np.float32]:
         """Exact binary32 values; NaN payloads survive because only integers move."""

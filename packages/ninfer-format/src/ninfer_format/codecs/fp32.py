@@ -14,8 +14,7 @@ from ninfer_format.dtypes import FP32
 class Fp32Codec(ContiguousCodec):
     """fp32 words in `contiguous_le_v1`."""
 
-    def __init__(self) -> None:
-        super().__init__(FP32)
+    numeric = FP32
 
     def values(self, words: NDArray[Any]) -> NDArray[np.float32]:
         """The same bits as float32; a view."""

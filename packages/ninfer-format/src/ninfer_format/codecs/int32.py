@@ -14,8 +14,7 @@ from ninfer_format.dtypes import INT32
 class Int32Codec(ContiguousCodec):
     """int32 words in `contiguous_le_v1`."""
 
-    def __init__(self) -> None:
-        super().__init__(INT32)
+    numeric = INT32
 
     def values(self, words: NDArray[Any]) -> NDArray[np.int32]:
         """The words themselves."""

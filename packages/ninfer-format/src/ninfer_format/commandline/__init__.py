@@ -6,7 +6,7 @@ is one line and an exit code. Each command is a click command decorated with `co
 and ended by `run`.
 """
 
-from ninfer_format.commandline.files import new_output, refuse_existing
+from ninfer_format.commandline.files import new_output, refuse_existing, refuse_inputs_as_outputs
 from ninfer_format.commandline.grouped_command import GroupedCommand
 from ninfer_format.commandline.options import common_options, version_option
 from ninfer_format.commandline.progress import Progress
@@ -23,6 +23,7 @@ __all__ = [
     "format_bytes",
     "new_output",
     "refuse_existing",
+    "refuse_inputs_as_outputs",
     "run",
     "version_option",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -21,13 +21,30 @@ def refuse_existing(path: Path, *, force: bool | None = False) -> None:
             replace files.
 
     Raises:
-        UsageError: The path exists and `force` is not set, or is a folder.
+        UsageError: The path exists and `force` is not set, or is a folder, a device or a pipe.
     """
     if path.is_dir():
         raise UsageError("output path is a folder", path=path)
+    if path.exists() and not path.is_file():
+        # Publishing would put a file in its place.
+        raise UsageError("output path is a device or a pipe", path=path)
     if not force and (path.exists() or path.is_symlink()):
         choices = "choose another path" if force is None else "choose another path or give --force"
         raise UsageError("output exists already", path=path, hint=choices)
+
+
+def refuse_inputs_as_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Refuse to write over a file that is read, whatever name it goes by.
+
+    Raises:
+        UsageError: An output is the same file as an input, also through a link.
+    """
+    existing = [path for path in inputs if path.exists()]
+    for output in outputs:
+        if output.exists():
+            for path in existing:
+                if output.samefile(path):
+                    raise UsageError(f"output is the same file as input {path}", path=output)
 
 
 @contextmanager

@@ -89,31 +89,43 @@ class Terminal:
         """Print one line that starts with ``warning:`` on stderr."""
         self.note(printable(f"warning: {message}"))
 
-    def print_json(self, document: dict[str, Any]) -> None:
-        """Print the command's one JSON document; ``schema`` and ``ok`` are put in front."""
-        text = json.dumps(
-            {"schema": self.schema, "ok": True, **document},
-            ensure_ascii=False,
-            indent=2,
-            allow_nan=False,
-        )
+    def print_json(self, document: dict[str, Any], *, failure: NInferError | None = None) -> None:
+        """Print the command's one JSON document; ``schema`` and ``ok`` are put in front.
+
+        Args:
+            document: The other members.
+            failure: What went wrong, if the document describes a failure. It is in the document
+                as ``error``, and on stderr.
+        """
+        outcome: dict[str, Any] = {"schema": self.schema, "ok": failure is None}
+        if failure is not None:
+            self._print_error(failure)
+            outcome["error"] = _details(failure)
+        text = json.dumps(outcome | document, ensure_ascii=False, indent=2, allow_nan=False)
         click.echo(text)
 
     def fail(self, error: NInferError) -> None:
         """Report `error`: one line (and a hint) on stderr, with ``--json`` a document as well."""
+        self._print_error(error)
+        if self.json:
+            document = {"schema": self.schema, "ok": False, "error": _details(error)}
+            # A full disk or a closed pipe can take no document; stderr has said what happened.
+            with suppress(OSError):
+                click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+
+    def _print_error(self, error: NInferError) -> None:
         hint = f" (hint: {error.hint})" if error.hint else ""
         # Names out of files stand in messages, and must not forge lines or drive the terminal.
         try:
             click.echo(printable(f"error: {error}{hint}"), err=True)
         except OSError:
             discard(sys.stderr)
-        if self.json:
-            details = {"code": error.code, "message": str(error)}
-            if error.path is not None:
-                details["path"] = error.path
-            if error.hint is not None:
-                details["hint"] = error.hint
-            document = {"schema": self.schema, "ok": False, "error": details}
-            # A full disk or a closed pipe can take no document; stderr has said what happened.
-            with suppress(OSError):
-                click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def _details(error: NInferError) -> dict[str, str]:
+    details = {"code": error.code, "message": str(error)}
+    if error.path is not None:
+        details["path"] = error.path
+    if error.hint is not None:
+        details["hint"] = error.hint
+    return details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ FILE_ALIGNMENT = 4096
 """Payload segments start at multiples of this in their file."""
 MAX_JSON_BYTES = 100_000_000
 """Longest directory that is read or written: far above a real one, far below a weight file."""
+SPARE_BYTES = 64_000_000
+"""Reading a directory takes at most this much more memory than its file has bytes."""
 U64_MAX = 2**64 - 1
 
 ENTRY_MAGIC = b"NINFER\x00\x03"
@@ -135,10 +138,9 @@ def _foreign(data: bytes, path: Path) -> ArtifactError:
         return ArtifactError(
             "framing",
             f"container version {magic[7]}, this release reads {CONTAINER_VERSION}",
-            hint={
-                1: "convert the original checkpoint again with ninfer-convert",
-                2: f"ninfer-convert upgrade {path} new.ninfer",
-            }.get(magic[7], "install a newer release"),
+            hint=f"ninfer-convert upgrade {shlex.quote(str(path))} new.ninfer"
+            if magic[7] in (1, 2)
+            else "install a newer release",
         )
     found = f"{magic.hex(' ')} {magic!r}" if magic else "an empty file"
     return ArtifactError(

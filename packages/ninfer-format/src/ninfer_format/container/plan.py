@@ -1,26 +1,16 @@
-"""Planning an artifact: where objects lie, what the directory says, how files are cut.
+"""Planning an artifact: where objects lie and what the directory says.
 
-Planning needs only shapes and the resources' bytes. The finished directory goes through the
-reader's own checks, so that a bad plan fails before anything is written (container specification,
-sections 7.1 and 7.2).
+Planning needs only shapes and the resources' bytes (container specification, section 7.1); a bad
+plan fails before anything is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ninfer_format.codecs import check_encoding, codec_for
-from ninfer_format.container.checks import parse_directory
-from ninfer_format.container.framing import (
-    FILE_ALIGNMENT,
-    HEADER_BYTES,
-    MAX_JSON_BYTES,
-    payload_start,
-    total_file_bytes,
-)
-from ninfer_format.container.json_text import dump_json, parse_json
 from ninfer_format.container.location import located
 from ninfer_format.container.schema import (
     Binding,
@@ -32,10 +22,9 @@ from ninfer_format.container.schema import (
     TensorRecord,
     Use,
 )
-from ninfer_format.errors import ArtifactError, FileLimitError
+from ninfer_format.container.segments import DEFAULT_MAX_FILE_BYTES, FileSetPlan, plan_files
+from ninfer_format.errors import ArtifactError
 from ninfer_format.layouts import RAW_BYTES_V1, align_up, get_layout
-
-DEFAULT_MAX_FILE_BYTES = 32_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +49,14 @@ class ResourceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ArtifactPlan:
+class ArtifactPlan(FileSetPlan):
     """A complete artifact except for the bytes of its tensors.
 
     Attributes:
-        directory: As it will be read back.
-        json_bytes: The directory's text, padded with spaces so that the payload follows at once.
-        entry_payload_start: Offset of the payload in the entry file.
-        segments: Payload bytes of each file.
         resources: The bytes of each resource object, by id.
-        entry_name: File name of the entry, from which the parts have their names.
-        max_file_bytes: Limit for the length of each file.
     """
 
-    directory: Directory
-    json_bytes: bytes
-    entry_payload_start: int
-    segments: tuple[int, ...]
     resources: Mapping[str, bytes]
-    entry_name: str
-    max_file_bytes: int
-
-    @property
-    def file_bytes(self) -> int:
-        """Total length of all files."""
-        return total_file_bytes(self.entry_payload_start, self.segments)
 
     def for_entry(self, name: str) -> ArtifactPlan:
         """The same artifact with an entry file called `name`.
@@ -93,7 +65,7 @@ class ArtifactPlan:
         """
         if name == self.entry_name:
             return self
-        return _cut(self.directory, self.resources, name, self.max_file_bytes)
+        return _complete(plan_files(self.directory, name, self.max_file_bytes), self.resources)
 
 
 def plan_artifact(
@@ -129,7 +101,7 @@ def plan_artifact(
     """
     if not specs:
         raise ArtifactError("schema", "an artifact has at least one object")
-    objects = _place(specs)
+    objects = place_specs(specs)
     directory = Directory(
         components=components,
         objects=objects,
@@ -140,35 +112,29 @@ def plan_artifact(
         provenance=provenance or {},
     )
     resources = {spec.id: spec.data for spec in specs if isinstance(spec, ResourceSpec)}
-    return _cut(directory, resources, entry_name, max_file_bytes)
+    return _complete(plan_files(directory, entry_name, max_file_bytes), resources)
 
 
-def segment_payload(
-    entry_payload_start: int, payload_bytes: int, max_file_bytes: int
-) -> tuple[int, ...]:
-    """Cut a payload into files of at most `max_file_bytes`.
+def _complete(files: FileSetPlan, resources: Mapping[str, bytes]) -> ArtifactPlan:
+    known = {field.name: getattr(files, field.name) for field in fields(FileSetPlan)}
+    return ArtifactPlan(**known, resources=resources)
 
-    All but the last segment are multiples of 4096 bytes long.
 
-    Returns:
-        Payload bytes of each file, the entry first.
+def place_specs(
+    specs: Sequence[TensorSpec | ResourceSpec], begin: int = 0
+) -> tuple[ObjectRecord, ...]:
+    """Place objects one after the other, each at its layout's alignment.
+
+    Args:
+        specs: The objects, in payload order.
+        begin: Payload offset from which on there is room.
 
     Raises:
-        FileLimitError: A file of that size holds no payload.
+        ArtifactError: `encoding`: a tensor that its layout cannot store; `schema`: an empty
+            resource.
     """
-    if entry_payload_start + payload_bytes <= max_file_bytes:
-        return (payload_bytes,)
-    first = (max_file_bytes - entry_payload_start) // FILE_ALIGNMENT * FILE_ALIGNMENT
-    other = (max_file_bytes - FILE_ALIGNMENT) // FILE_ALIGNMENT * FILE_ALIGNMENT
-    if first <= 0 or other <= 0:
-        raise FileLimitError(entry_payload_start + FILE_ALIGNMENT, max_file_bytes)
-    full, rest = divmod(payload_bytes - first, other)
-    return (first, *[other] * full, *([rest] if rest else []))
-
-
-def _place(specs: Sequence[TensorSpec | ResourceSpec]) -> tuple[ObjectRecord, ...]:
     records: list[ObjectRecord] = []
-    end = 0
+    end = begin
     for spec in specs:
         with located(object_id=spec.id):
             record = _place_one(spec, end)
@@ -184,9 +150,13 @@ def _place_one(spec: TensorSpec | ResourceSpec, end: int) -> ObjectRecord:
         if not spec.data:
             raise ArtifactError("schema", "resource is empty", expected="1 byte or more", found=0)
         return ResourceRecord(spec.id, spec.encoding, end, len(spec.data))
-    geometry = codec_for(spec.format, spec.layout).geometry(
-        spec.shape, divisors=spec.divisors, bitrate_half_bits=spec.bitrate_half_bits
-    )
+    geometry = codec_for(
+        spec.format,
+        spec.layout,
+        spec.shape,
+        divisors=spec.divisors,
+        bitrate_half_bits=spec.bitrate_half_bits,
+    ).geometry
     return TensorRecord(
         id=spec.id,
         shape=spec.shape,
@@ -197,48 +167,3 @@ def _place_one(spec: TensorSpec | ResourceSpec, end: int) -> ObjectRecord:
         divisors=spec.divisors,
         bitrate_half_bits=spec.bitrate_half_bits,
     )
-
-
-def _cut(
-    directory: Directory, resources: Mapping[str, bytes], entry_name: str, max_file_bytes: int
-) -> ArtifactPlan:
-    """Find the shortest directory reserve that holds its own table of files."""
-    value = directory.to_json()
-    payload_bytes = directory.payload_bytes
-    value["files"] = [FileSegment(None, payload_bytes).to_json()]
-    text = dump_json(value)
-    # Everything but the file table is final, and the checks do not depend on the cut.
-    directory = parse_directory(parse_json(text), entry_name)
-    reserve = 0
-    while len(text) > reserve:
-        reserve = align_up(HEADER_BYTES + len(text), FILE_ALIGNMENT) - HEADER_BYTES
-        start = payload_start(reserve)
-        segments = segment_payload(start, payload_bytes, max_file_bytes)
-        files = _name_files(segments, entry_name)
-        value["files"] = [file.to_json() for file in files]
-        text = dump_json(value)
-    if reserve > MAX_JSON_BYTES:
-        raise ArtifactError(
-            "writer",
-            "directory is too long",
-            expected=f"at most {MAX_JSON_BYTES} bytes",
-            found=reserve,
-        )
-    return ArtifactPlan(
-        directory=replace(directory, files=files),
-        json_bytes=text.ljust(reserve, b" "),
-        entry_payload_start=start,
-        segments=segments,
-        resources=resources,
-        entry_name=entry_name,
-        max_file_bytes=max_file_bytes,
-    )
-
-
-def _name_files(segments: Sequence[int], entry_name: str) -> tuple[FileSegment, ...]:
-    first, *others = segments
-    parts = (
-        FileSegment(f"{entry_name}.part-{index:04d}", payload_bytes)
-        for index, payload_bytes in enumerate(others, start=1)
-    )
-    return (FileSegment(None, first), *parts)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import uuid
-from bisect import bisect_right
-from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -17,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer_format.container.coverage import Coverage
-from ninfer_format.container.framing import ENTRY_MAGIC, FILE_ALIGNMENT, PART_MAGIC, pack_header
+from ninfer_format.container.file_set import FileSetWriter
 from ninfer_format.container.plan import ArtifactPlan
+from ninfer_format.container.schema import ObjectRecord
 from ninfer_format.errors import ArtifactError
-from ninfer_format.publish import StagedFiles
 
 Data = bytes | bytearray | memoryview | NDArray[np.uint8]
 
@@ -52,42 +47,43 @@ class ArtifactWriter:
     ) -> None:
         self.path = Path(path)
         self.plan = plan.for_entry(self.path.name)
-        self.artifact_id = uuid.uuid4().bytes if artifact_id is None else artifact_id
-        if len(self.artifact_id) != 16:
-            raise ArtifactError(
-                "writer",
-                "artifact id has the wrong length",
-                expected="16 bytes",
-                found=len(self.artifact_id),
-            )
-        for target in self.file_paths:
-            if os.path.lexists(target):
-                raise FileExistsError(errno.EEXIST, "output exists already", str(target))
+        self._files = FileSetWriter(self.path, self.plan, artifact_id)
         self._records = {record.id: record for record in self.plan.directory.objects}
         self._coverage = {record_id: Coverage() for record_id in self._records}
-        self._begins = [0, *accumulate(self.plan.segments)]
-        self._staged = StagedFiles()
-        self._descriptors: dict[int, int] = {}
         self._lock = Lock()
         self._state = "not open"
 
     @property
+    def artifact_id(self) -> bytes:
+        """16 bytes that identify the set of files."""
+        return self._files.artifact_id
+
+    @property
     def file_paths(self) -> tuple[Path, ...]:
         """All files of the set, the entry first."""
-        names = (file.path for file in self.plan.directory.files)
-        return tuple(self.path if name is None else self.path.with_name(name) for name in names)
+        return self._files.file_paths
+
+    def record(self, object_id: str) -> ObjectRecord:
+        """The record of an object that is to be written.
+
+        Raises:
+            ArtifactError: `writer`: it is not in the plan.
+        """
+        record = self._records.get(object_id)
+        if record is None:
+            raise ArtifactError("writer", "is not in the plan", object_id=object_id)
+        return record
 
     def __enter__(self) -> Self:
         """Create the temporary files and write all that the plan knows."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._files.create()
         try:
-            self._create_files()
             self._state = "open"
             for object_id, data in self.plan.resources.items():
                 self.write(object_id, 0, data)
         except BaseException:
             self._state = "closed"
-            self._staged.discard()
+            self._files.discard()
             raise
         return self
 
@@ -98,12 +94,12 @@ class ArtifactWriter:
         traceback: TracebackType | None,
     ) -> None:
         """Publish, or remove everything after an exception."""
-        with self._staged:
-            try:
-                if error is None:
-                    self._finish()
-            finally:
-                self._state = "closed"
+        try:
+            if error is None:
+                self._finish()
+        finally:
+            self._state = "closed"
+            self._files.discard()
 
     def write(self, object_id: str, offset: int, data: Data) -> None:
         """Write bytes of one object.
@@ -129,7 +125,7 @@ class ArtifactWriter:
         with self._lock:
             begin = self._claim(object_id, offset, view.nbytes)
         try:
-            self._write_payload(begin, view)
+            self._files.write(begin, view)
         except BaseException:
             self._state = "failed"
             raise
@@ -155,31 +151,6 @@ class ArtifactWriter:
         self._state = "failed"
         return ArtifactError("writer", message, object_id=object_id)
 
-    def _create_files(self) -> None:
-        # Published in this order: an entry that can be seen has all its parts.
-        for index in (*range(1, len(self.plan.segments)), 0):
-            size = self._payload_start(index) + self.plan.segments[index]
-            self._descriptors[index] = self._staged.create(self.file_paths[index], size)
-        json_bytes = self.plan.json_bytes
-        header = pack_header(ENTRY_MAGIC, len(json_bytes), self.artifact_id)
-        _write_all(self._descriptors[0], memoryview(header + json_bytes), 0)
-        for index in range(1, len(self.plan.segments)):
-            header = pack_header(PART_MAGIC, index, self.artifact_id)
-            _write_all(self._descriptors[index], memoryview(header), 0)
-
-    def _payload_start(self, index: int) -> int:
-        return FILE_ALIGNMENT if index else self.plan.entry_payload_start
-
-    def _write_payload(self, offset: int, view: memoryview) -> None:
-        index = bisect_right(self._begins, offset) - 1
-        while view.nbytes:
-            count = min(view.nbytes, self._begins[index + 1] - offset)
-            position = self._payload_start(index) + offset - self._begins[index]
-            _write_all(self._descriptors[index], view[:count], position)
-            view = view[count:]
-            offset += count
-            index += 1
-
     def _finish(self) -> None:
         if self._state != "open":
             raise ArtifactError("writer", f"writer is {self._state}", path=self.path)
@@ -192,11 +163,4 @@ class ArtifactWriter:
                     path=self.path,
                     object_id=object_id,
                 )
-        self._staged.publish_new()
-
-
-def _write_all(descriptor: int, view: memoryview, position: int) -> None:
-    while view.nbytes:
-        written = os.pwrite(descriptor, view, position)
-        view = view[written:]
-        position += written
+        self._files.publish()

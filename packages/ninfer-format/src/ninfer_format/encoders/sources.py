@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer_format.errors import ArtifactError
+
+_BLOCK_ELEMENTS = 1 << 18
+"""Elements that encoders handle at a time: the intermediate values then stay in the cache."""
 
 _SMALL_FLOATS = (
     np.dtype(ml_dtypes.bfloat16),
@@ -28,8 +32,36 @@ def to_binary32(values: NDArray[Any]) -> NDArray[np.float32]:
         return values.astype(np.float32, copy=False)
 
 
-def refuse_non_finite(values: NDArray[Any], what: str) -> None:
+def check_floating_matrix(values: NDArray[Any]) -> None:
+    """Check that values are a floating matrix [N, K] that is not empty.
+
+    Raises:
+        ArtifactError: `codec`.
+    """
+    if values.ndim != 2 or not is_floating(values.dtype) or not values.size:
+        raise ArtifactError(
+            "codec",
+            "source cannot be quantized",
+            expected="floating values of rank 2",
+            found=f"{values.dtype.name} {list(values.shape)}",
+        )
+
+
+def row_blocks(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Cut the rows of a matrix [N, K] into blocks [begin, end) that are encoded one by one."""
+    rows, columns = values.shape
+    step = max(1, _BLOCK_ELEMENTS // max(1, columns))
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)
+
+
+def refuse_non_finite(values: NDArray[Any], what: str, first_row: int = 0) -> None:
     """Refuse NaN and infinity.
+
+    Args:
+        values: The values.
+        what: What they are, for the message.
+        first_row: What the message counts the first axis from.
 
     Raises:
         ArtifactError: `codec`, with the position of the first.
@@ -37,9 +69,10 @@ def refuse_non_finite(values: NDArray[Any], what: str) -> None:
     finite = np.isfinite(values)
     if not finite.all():
         position = tuple(int(index) for index in np.argwhere(~finite)[0])
+        place = [position[0] + first_row, *position[1:]] if position else []
         raise ArtifactError(
             "codec",
-            f"{what} at {list(position)} is not finite",
+            f"{what} at {place} is not finite",
             expected="a finite number",
             found=values[position],
         )

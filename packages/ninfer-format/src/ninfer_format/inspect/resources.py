@@ -1,10 +1,34 @@
-"""Finding one resource by what the user calls it."""
+"""Finding one resource by what the user calls it, and printing it."""
 
 from __future__ import annotations
 
-from ninfer_format.container.reader import Artifact
+import click
+
+from ninfer_format.commandline import Terminal
+from ninfer_format.container.artifact import Artifact
 from ninfer_format.errors import ArtifactError, UsageError
 from ninfer_format.nearest import did_you_mean
+
+
+def print_resource(terminal: Terminal, artifact: Artifact, name: str) -> None:
+    """Print the bytes of a resource, or with ``--json`` its text.
+
+    Raises:
+        ArtifactError: `reference`: there is no such resource.
+        UsageError: Several components have it, or it is not text and JSON was asked for.
+    """
+    component, role = find_resource(artifact, name)
+    data = artifact.resource(component, role)
+    if not terminal.json:
+        click.echo(data, nl=False)
+        return
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"resource {component}/{role} is not text", hint="leave out --json to get its bytes"
+        ) from None
+    terminal.print_json({"component": component, "role": role, "text": text})
 
 
 def find_resource(artifact: Artifact, name: str) -> tuple[str, str]:

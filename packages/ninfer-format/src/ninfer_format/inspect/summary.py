@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
+from ninfer_format.container.artifact import Artifact
 from ninfer_format.container.framing import CONTAINER_VERSION
-from ninfer_format.container.reader import Artifact
-from ninfer_format.container.schema import TensorRecord
+from ninfer_format.container.schema import Binding, Component, Directory
+from ninfer_format.inspect.shares import Share, add_up, total
 
 _INTEGER_FORMATS = frozenset({"int32"})
 """Formats of tables such as token ids, whose elements are not parameters of a model."""
-
-
-@dataclass(slots=True)
-class Share:
-    """What the tensors of one kind add up to.
-
-    Attributes:
-        tensors: Number of objects.
-        elements: Logical elements together.
-        num_bytes: Encoded bytes together.
-    """
-
-    tensors: int = 0
-    elements: int = 0
-    num_bytes: int = 0
-
-    def add(self, record: TensorRecord) -> None:
-        """Count one more tensor."""
-        self.tensors += 1
-        self.elements += record.elements
-        self.num_bytes += record.num_bytes
-
-    @property
-    def bits_per_element(self) -> float:
-        """Encoded bits for each logical element; 0 without tensors."""
-        return 8 * self.num_bytes / self.elements if self.elements else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """An artifact in numbers.
-
-    Attributes:
-        tensors: All tensors together.
-        weights: The tensors whose elements are parameters.
-        formats: By numeric format, largest first.
-        layouts: By storage layout, largest first.
-        encodings: Number of resources by encoding.
-    """
-
-    tensors: Share
-    weights: Share
-    formats: Mapping[str, Share]
-    layouts: Mapping[str, Share]
-    encodings: Mapping[str, int]
-
-
-def summarize(artifact: Artifact) -> Summary:
-    """Add up what the directory lists."""
-    records = artifact.directory.tensors
-    weights = [record for record in records if record.format not in _INTEGER_FORMATS]
-    encodings: dict[str, int] = defaultdict(int)
-    for resource in artifact.directory.resources:
-        encodings[resource.encoding] += 1
-    return Summary(
-        tensors=_total(records),
-        weights=_total(weights),
-        formats=_by(lambda record: record.format, records),
-        layouts=_by(lambda record: record.layout, records),
-        encodings=dict(encodings),
-    )
 
 
 def architecture(config: Mapping[str, Any]) -> str | None:
@@ -86,16 +25,21 @@ def architecture(config: Mapping[str, Any]) -> str | None:
 
 
 def summary_document(path: str, artifact: Artifact) -> dict[str, Any]:
-    """The summary as a JSON object.
+    """The summary of an artifact as a JSON object.
 
     Args:
         path: The file as the user wrote it.
         artifact: The open artifact.
     """
     directory = artifact.directory
-    summary = summarize(artifact)
+    tensors, resources = directory.tensors, directory.resources
+    formats = add_up((record.format, record.elements, record.num_bytes) for record in tensors)
+    layouts = add_up((record.layout, record.elements, record.num_bytes) for record in tensors)
+    weights = total(share for name, share in formats.items() if name not in _INTEGER_FORMATS)
+    owned = objects_by_component(directory)
     return {
         "path": path,
+        "kind": "ninfer",
         "version": CONTAINER_VERSION,
         "artifact_id": artifact.artifact_id.hex(),
         "name": artifact.name,
@@ -104,45 +48,61 @@ def summary_document(path: str, artifact: Artifact) -> dict[str, Any]:
         "file_bytes": artifact.file_bytes,
         "payload_bytes": artifact.payload_bytes,
         "objects": len(directory.objects),
-        "tensors": summary.tensors.tensors,
-        "resources": len(directory.resources),
+        "tensors": len(tensors),
+        "resources": len(resources),
         "bindings": len(directory.bindings),
         "uses": len(directory.uses),
-        "parameters": summary.weights.elements,
-        "bits_per_weight": round(summary.weights.bits_per_element, 4),
-        "formats": {name: _share(share, artifact) for name, share in summary.formats.items()},
-        "layouts": {name: _share(share, artifact) for name, share in summary.layouts.items()},
-        "encodings": dict(summary.encodings),
+        "parameters": weights.elements,
+        "bits_per_weight": round(weights.bits_per_element, 4),
+        "formats": _shares(formats, artifact),
+        "layouts": _shares(layouts, artifact),
+        "encodings": dict(Counter(record.encoding for record in resources)),
         "components": {
-            name: {
-                "architecture": architecture(component.config),
-                "target": component.target,
-                "resources": sorted(component.resources),
-                "proposal": None if component.proposal is None else component.proposal.to_json(),
-            }
+            name: _component(component, owned[name], artifact)
             for name, component in directory.components.items()
         },
+        "unassigned_objects": len(directory.objects) - len(set().union(*owned.values())),
     }
 
 
-def _share(share: Share, artifact: Artifact) -> dict[str, Any]:
+def objects_by_component(directory: Directory) -> dict[str, set[str]]:
+    """The objects that each component needs: its parameters', their divisors' and resources.
+
+    An object that several components share is in the set of each.
+    """
+    owned = {name: set(item.resources.values()) for name, item in directory.components.items()}
+    owned["text"] |= _objects_of(directory, "proposal")
+    for name in owned:
+        owned[name] |= _objects_of(directory, name)
+    return owned
+
+
+def _objects_of(directory: Directory, residency: str) -> set[str]:
+    """The objects of all parameters whose name begins with `residency`."""
+    prefix = f"{residency}/"
+    bindings = [item for name, item in directory.bindings.items() if name.startswith(prefix)]
+    for use in directory.uses:
+        if use.parameter.startswith(prefix):
+            bindings.extend(use.auxiliaries.values())
+    return {name for binding in bindings for name in _bound_objects(binding)}
+
+
+def _bound_objects(binding: Binding) -> set[str]:
+    if binding.object is not None:
+        return {binding.object}
+    return {part.object for part in binding.parts}
+
+
+def _component(component: Component, objects: set[str], artifact: Artifact) -> dict[str, Any]:
     return {
-        "tensors": share.tensors,
-        "elements": share.elements,
-        "bytes": share.num_bytes,
-        "share": round(share.num_bytes / artifact.payload_bytes, 6),
+        "architecture": architecture(component.config),
+        "target": component.target,
+        "objects": len(objects),
+        "bytes": sum(artifact.record(name).num_bytes for name in objects),
+        "resources": sorted(component.resources),
+        "proposal": None if component.proposal is None else component.proposal.to_json(),
     }
 
 
-def _total(records: list[TensorRecord] | tuple[TensorRecord, ...]) -> Share:
-    share = Share()
-    for record in records:
-        share.add(record)
-    return share
-
-
-def _by(key: Callable[[TensorRecord], str], records: tuple[TensorRecord, ...]) -> dict[str, Share]:
-    shares: dict[str, Share] = defaultdict(Share)
-    for record in records:
-        shares[key(record)].add(record)
-    return dict(sorted(shares.items(), key=lambda item: -item[1].num_bytes))
+def _shares(shares: Mapping[str, Share], artifact: Artifact) -> dict[str, Any]:
+    return {name: share.to_json(artifact.payload_bytes) for name, share in shares.items()}

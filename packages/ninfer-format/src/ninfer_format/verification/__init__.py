@@ -1,0 +1,1 @@
+"""Checking everything about an artifact: structure, every stored word, and known hashes."""
