@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,25 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 CHECKPOINT = Path(__file__).parent / "data" / "tiny-model" / "checkpoint"
+TINY_MOE_TOOL = Path(__file__).parents[1] / "tools" / "tiny_moe.py"
+
+
+@pytest.fixture(scope="session")
+def tiny_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoint of the tiny mixture of experts, with fused experts; read only."""
+    return _write_tiny_moe(tmp_path_factory.mktemp("tiny-moe"), per_expert=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_moe_per_expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with three tensors for each expert; read only."""
+    return _write_tiny_moe(tmp_path_factory.mktemp("tiny-moe-per-expert"), per_expert=True)
+
+
+def _write_tiny_moe(parent: Path, *, per_expert: bool) -> Path:
+    folder = parent / "tiny-moe"
+    runpy.run_path(str(TINY_MOE_TOOL))["write"](folder, per_expert=per_expert)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +60,21 @@ def bf16_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run_conversion(plan_conversion(request), RunOptions(output), lambda num_bytes, item: None)
     return output
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail if a test was skipped, or if there was none",
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Let no missing GPU pass for a success."""
+    if not session.config.getoption("--require-gpu") or exitstatus not in (0, 5):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if skipped or session.testscollected == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

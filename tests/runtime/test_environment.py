@@ -50,6 +50,29 @@ def test_a_value_is_read(monkeypatch, name, value, expected):
     assert READERS[name]() == expected
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"NINFER_CACHE_DIR": "/data/cache"}, Path("/data/cache/kernels")),
+        ({"XDG_CACHE_HOME": "/home/cache"}, Path("/home/cache/ninfer/kernels")),
+        ({"XDG_CACHE_HOME": ""}, Path.home() / ".cache" / "ninfer" / "kernels"),
+        ({}, Path.home() / ".cache" / "ninfer" / "kernels"),
+    ],
+)
+def test_kernels_are_kept_in_the_cache_directory(monkeypatch, variables, expected):
+    for name in ("NINFER_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment.kernel_cache_dir() == expected
+
+
+def test_an_empty_cache_directory_is_refused(monkeypatch):
+    monkeypatch.setenv("NINFER_CACHE_DIR", "")
+    with pytest.raises(UsageError, match="NINFER_CACHE_DIR is empty"):
+        environment.kernel_cache_dir()
+
+
 def test_no_other_module_reads_our_variables():
     source = Path(environment.__file__).parent
     readers = [

@@ -155,6 +155,11 @@ class ScriptedProgram:
     def score(self, token_ids: Sequence[int], first_target: int, public_tokens: int) -> np.ndarray:
         return np.zeros(len(token_ids) - first_target, np.float32)
 
+    def target_logits(
+        self, token_ids: Sequence[int], first_target: int, public_tokens: int
+    ) -> Iterator[np.ndarray]:
+        yield np.zeros((len(token_ids) - first_target, public_tokens), np.float32)
+
     def memory(self) -> MemorySummary:
         return MemorySummary(weight_bytes=0, sequence_bytes=0, sequence_peak_bytes=0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ class CheckpointParameters:
         view = self.views[parameter.name]
         values = self.checkpoint.read(view.tensor).astype(np.float32).reshape(view.tensor_shape)
         if view.rows is not None:
-            rows = values.reshape(view.tensor_shape[0], prod(view.tensor_shape[1:]))
+            rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values
             values = np.concatenate([rows[begin:end] for begin, end in view.rows])
         if view.axes is not None:
             values = values.transpose(view.axes)

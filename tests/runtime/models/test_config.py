@@ -100,7 +100,7 @@ def test_a_flat_text_config_gives_the_same(checkpoint_config):
     assert text_of(flat) == TEXT
 
 
-@pytest.mark.parametrize("component", ["dflash", "dflash2", "eagle3", "decision"])
+@pytest.mark.parametrize("component", ["eagle3", "decision"])
 def test_other_components_are_refused_by_name(checkpoint_config, component):
     with pytest.raises(UnsupportedConfigError, match=component) as caught:
         ARCHITECTURE.component_configs(checkpoint_config, ["text", component])
@@ -117,8 +117,6 @@ def test_text_cannot_be_left_out(checkpoint_config):
 @pytest.mark.parametrize(
     ("architectures", "said"),
     [
-        (["Qwen3_5MoeForConditionalGeneration"], "mixture-of-experts"),
-        (["Qwen3_5MoeForCausalLM"], "mixture-of-experts"),
         (["LlamaForCausalLM"], "Qwen3_5ForCausalLM"),
         (["Qwen3_5ForCausalLM", "Qwen3_5ForCausalLM"], "a list of one"),
         ("Qwen3_5ForCausalLM", "a list of one"),
@@ -384,7 +382,6 @@ def test_unknown_members_are_refused(path):
     ("path", "value"),
     [
         ("text.architectures", ["Qwen3_5ForConditionalGeneration"]),
-        ("text.architectures", ["Qwen3_5MoeForCausalLM"]),
         ("text.model_type", "qwen3_5_moe_text"),
         ("text.rms_norm_eps", None),
         ("text.rope_parameters", None),

@@ -88,7 +88,7 @@ class Writer:
             for spec in specs:
                 words = cast_direct(self.values[spec.id], spec.format)
                 writer.write(
-                    spec.id, 0, codec_for(spec.format, spec.layout).encode(words, spec.shape)
+                    spec.id, 0, codec_for(spec.format, spec.layout, spec.shape).encode(words)
                 )
         return path
 

@@ -1,8 +1,4 @@
-"""Random models of awkward sizes against the formulas, written out once more in float64.
-
-The oracle below shares no code with the package. It goes token by token and head by head, and
-takes its weights by logical name.
-"""
+"""Random models of awkward sizes against the formulas, written out once more in float64."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runtime.models.oracle import oracle_logits
 
 from ninfer_runtime.device import get_device
 from ninfer_runtime.errors import OpArgumentError, StartupError
@@ -85,11 +82,23 @@ ATTENTION_ONLY: dict[str, Any] = {
         "mrope_section": [12, 10, 10],
     },
 }
+MIXTURE: dict[str, Any] = {
+    **{name: value for name, value in AWKWARD.items() if name != "intermediate_size"},
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 19,
+    "shared_expert_intermediate_size": 23,
+}
+ALL_EXPERTS: dict[str, Any] = {**MIXTURE, "num_experts": 3}
 CONFIGS = {
     "standard": STANDARD,
     "awkward": AWKWARD,
     "one_tap": ONE_TAP,
     "attention_only": ATTENTION_ONLY,
+    "mixture": MIXTURE,
+    "all_experts": ALL_EXPERTS,
 }
 
 
@@ -124,109 +133,6 @@ class RandomParameters:
 
     def is_shared(self, name: str, other: str) -> bool:
         return False
-
-
-# --- the oracle --------------------------------------------------------------------------------
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def rms(x, eps):
-    return x / np.sqrt(np.mean(x * x) + eps)
-
-
-def oracle_logits(config: dict, weights: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
-    w = {name: values.astype(np.float64) for name, values in weights.items()}
-    eps = config["rms_norm_eps"]
-    x = [w["text/token_embedding"][token] for token in ids]
-    for layer, kind in enumerate(config["layer_types"]):
-        p = f"text/layers/{layer}/"
-        h = [rms(row, eps) * (1 + w[p + "input_norm"]) for row in x]
-        mixer = oracle_attention if kind == "full_attention" else oracle_delta_net
-        x = [row + mixed for row, mixed in zip(x, mixer(config, w, p, h), strict=True)]
-        for t, row in enumerate(x):
-            h_t = rms(row, eps) * (1 + w[p + "post_attention_norm"])
-            gate = w[p + "mlp/gate"] @ h_t
-            product = gate * sigmoid(gate) * (w[p + "mlp/up"] @ h_t)
-            x[t] = row + w[p + "mlp/down"] @ product
-    final = [rms(row, eps) * (1 + w["text/final_norm"]) for row in x]
-    return np.array([w["text/output_head"] @ row for row in final])
-
-
-def oracle_rotate(config: dict, head: np.ndarray, position: int) -> np.ndarray:
-    """Text positions are equal on all axes, so that the sections do not matter."""
-    rope = config["rope_parameters"]
-    rotary = int(config["head_dim"] * rope["partial_rotary_factor"])
-    result = head.copy()
-    for r in range(rotary // 2):
-        angle = position * rope["rope_theta"] ** (-2 * r / rotary)
-        a, b = head[r], head[r + rotary // 2]
-        result[r] = a * np.cos(angle) - b * np.sin(angle)
-        result[r + rotary // 2] = b * np.cos(angle) + a * np.sin(angle)
-    return result
-
-
-def oracle_attention(config: dict, w: dict, p: str, h: list[np.ndarray]) -> list[np.ndarray]:
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    d, eps = config["head_dim"], config["rms_norm_eps"]
-    p += "attention/"
-    keys, values, outputs = [], [], []
-    for t, row in enumerate(h):
-        q = (w[p + "query"] @ row).reshape(heads, d)
-        k = (w[p + "key"] @ row).reshape(kv_heads, d)
-        keys.append(
-            [oracle_rotate(config, rms(head, eps) * (1 + w[p + "key_norm"]), t) for head in k]
-        )
-        values.append((w[p + "value"] @ row).reshape(kv_heads, d))
-        mixed = []
-        for j in range(heads):
-            query = oracle_rotate(config, rms(q[j], eps) * (1 + w[p + "query_norm"]), t)
-            kv = j // (heads // kv_heads)
-            scores = np.array([keys[s][kv] @ query / sqrt(d) for s in range(t + 1)])
-            probabilities = np.exp(scores - scores.max())
-            probabilities /= probabilities.sum()
-            mixed.append(sum(probabilities[s] * values[s][kv] for s in range(t + 1)))
-        gated = np.concatenate(mixed) * sigmoid(w[p + "gate"] @ row)
-        outputs.append(w[p + "output"] @ gated)
-    return outputs
-
-
-def oracle_delta_net(config: dict, w: dict, p: str, h: list[np.ndarray]) -> list[np.ndarray]:
-    key_heads, value_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
-    dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]
-    taps, eps = config["linear_conv_kernel_dim"], config["rms_norm_eps"]
-    p += "gdn/"
-    states = np.zeros((value_heads, dv, dk))
-    rows, outputs = [], []
-    for row in h:
-        rows.append(np.concatenate([w[p + role] @ row for role in ("query", "key", "value")]))
-        recent = [rows[-1 - back] if back < len(rows) else 0 * rows[0] for back in range(taps)]
-        c = sum(w[p + "convolution"][taps - 1 - back] * recent[back] for back in range(taps))
-        c = c * sigmoid(c)
-        q, k, v = np.split(c, [key_heads * dk, 2 * key_heads * dk])
-        z = (w[p + "z"] @ row).reshape(value_heads, dv)
-        softplus = np.log1p(np.exp(w[p + "a_projection"] @ row + w[p + "dt_bias"]))
-        g = -np.exp(w[p + "a_log"]) * softplus
-        beta = sigmoid(w[p + "b_projection"] @ row)
-        mixed = []
-        for j in range(value_heads):
-            head = j // (value_heads // key_heads)
-            q_j = q.reshape(key_heads, dk)[head]
-            k_j = k.reshape(key_heads, dk)[head]
-            q_j = q_j / np.sqrt(q_j @ q_j + 1e-6)
-            k_j = k_j / np.sqrt(k_j @ k_j + 1e-6)
-            S = np.exp(g[j]) * states[j]
-            S = S + np.outer(beta[j] * (v.reshape(value_heads, dv)[j] - S @ k_j), k_j)
-            states[j] = S
-            o = S @ q_j / sqrt(dk)
-            mixed.append(rms(o, eps) * w[p + "norm"] * z[j] * sigmoid(z[j]))
-        outputs.append(w[p + "output"] @ np.concatenate(mixed))
-    return outputs
-
-
-# --- the tests -----------------------------------------------------------------------------------
 
 
 def build(config: dict, seed: int = 1) -> tuple[TextModel, dict[str, np.ndarray]]:

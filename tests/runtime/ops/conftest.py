@@ -8,12 +8,31 @@ import numpy as np
 import pytest
 
 from ninfer_runtime.device import Device, DType, Tensor, get_device
+from ninfer_runtime.errors import DeviceError
 
 POISON = {DType.FP32: np.float32(np.nan), DType.BF16: np.uint16(0x7FC0)}
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module that says `ON_CUDA = True` on a GPU as well."""
+    if "device" in metafunc.fixturenames and getattr(metafunc.module, "ON_CUDA", False):
+        kinds = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+        metafunc.parametrize("device", kinds, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Device:
+    try:
+        return get_device("cuda")
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
-def device() -> Device:
+def device(request: pytest.FixtureRequest) -> Device:
+    if getattr(request, "param", "cpu") == "cuda":
+        gpu: Device = request.getfixturevalue("gpu")
+        return gpu
     return get_device("cpu")
 
 
@@ -47,9 +66,7 @@ def poisoned(device: Device) -> Callable[..., Tensor]:
     """An output tensor full of NaN, so that an element that is not written shows."""
 
     def make(shape, dtype: DType) -> Tensor:
-        out = device.empty(shape, dtype)
-        out.array[...] = POISON[dtype]
-        return out
+        return device.from_host(np.full(shape, POISON[dtype]))
 
     return make
 

@@ -10,6 +10,8 @@ from ninfer_runtime.ops.add import add
 from ninfer_runtime.ops.sigmoid_gate import sigmoid_gate
 from ninfer_runtime.ops.swiglu import swiglu
 
+ON_CUDA = True
+
 
 def oracle_sigmoid(x):
     return 1 / (1 + np.exp(-x))
@@ -26,7 +28,7 @@ op_and_oracle = pytest.mark.parametrize(
 
 
 @op_and_oracle
-@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 5, 33)])
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 5, 33), (3, 640)])
 @pytest.mark.parametrize("strided", [False, True])
 def test_matches_the_formula(
     tensor, poisoned, values_of, assert_rounded_once, rng, dtype, op, oracle, shape, strided

@@ -5,11 +5,13 @@ import pytest
 
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.ops.add_rms_norm import add_rms_norm
 from ninfer_runtime.ops.gated_rms_norm import gated_rms_norm
 from ninfer_runtime.ops.rms_norm import rms_norm
 
+ON_CUDA = True
 EPS = 1e-6
-SHAPES = [(1, 1), (3, 7), (2, 3, 64), (65, 257)]
+SHAPES = [(1, 1), (3, 7), (2, 3, 64), (65, 257), (3, 5120), (2, 2048)]
 
 
 def oracle(x, weight):
@@ -65,7 +67,41 @@ def test_wrong_arguments_are_refused(tensor, device, poisoned):
         rms_norm(x, weight, eps=EPS, out=ids)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (65, 257), (4, 2048), (3, 5120), (2, 4000)])
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_added_matches_the_formula(
+    tensor, poisoned, values_of, assert_rounded_once, rng, dtype, shape, unit_offset
+):
+    x = tensor(3 * rng.standard_normal(shape), dtype)
+    y = tensor(rng.standard_normal(shape), dtype)
+    weight = tensor(rng.standard_normal(shape[-1]), dtype)
+    expected = values_of(x) + values_of(y)
+    out = poisoned(shape, dtype)
+    assert add_rms_norm(x, y, weight, eps=EPS, unit_offset=unit_offset, out=out) is out
+    assert_rounded_once(x, expected)
+    # The norm is that of the rounded sum.
+    scale = values_of(weight) + (1 if unit_offset else 0)
+    assert_rounded_once(out, oracle(values_of(x), scale))
+
+
+def test_added_output_may_be_the_second_input(tensor, values_of, assert_rounded_once, rng):
+    x, y = (tensor(rng.standard_normal((5, 9))) for _ in range(2))
+    weight = tensor(rng.standard_normal(9))
+    assert add_rms_norm(x, y, weight, eps=EPS, out=y) is y
+    assert_rounded_once(y, oracle(values_of(x), values_of(weight)))
+
+
+def test_added_wrong_arguments_are_refused(tensor):
+    x, weight = tensor(np.ones((2, 8))), tensor(np.ones(8))
+    with pytest.raises(OpArgumentError, match="'y'"):
+        add_rms_norm(x, tensor(np.ones((1, 8))), weight, eps=EPS)
+    with pytest.raises(OpArgumentError, match="'weight'"):
+        add_rms_norm(x, x, tensor(np.ones(2)), eps=EPS)
+    with pytest.raises(OpArgumentError, match="'x'"):
+        add_rms_norm(tensor(np.ones(8)), tensor(np.ones(8)), weight, eps=EPS)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 3, 64), (65, 127), (5, 48, 128)])
 @pytest.mark.parametrize("strided", [False, True])
 def test_gated_matches_the_formula(
     tensor, poisoned, values_of, assert_rounded_once, rng, dtype, shape, strided
@@ -77,6 +113,16 @@ def test_gated_matches_the_formula(
     assert gated_rms_norm(x, gate, weight, eps=EPS, out=out) is out
     z = values_of(gate)
     assert_rounded_once(out, oracle(values_of(x), values_of(weight)) * z / (1 + np.exp(-z)))
+
+
+def test_gated_heads_may_be_cut_out_of_wider_rows(tensor, values_of, assert_rounded_once, rng):
+    x = tensor(rng.standard_normal((5, 6, 128)), DType.BF16)
+    projection = tensor(rng.standard_normal((5, 3 * 768)), DType.BF16)
+    gate = projection[:, 768 : 2 * 768].reshape(5, 6, 128)
+    weight = tensor(rng.standard_normal(128), DType.BF16)
+    z = values_of(gate)
+    expected = oracle(values_of(x), values_of(weight)) * z / (1 + np.exp(-z))
+    assert_rounded_once(gated_rms_norm(x, gate, weight, eps=EPS), expected)
 
 
 def test_gated_output_may_be_either_input(tensor, values_of, assert_rounded_once, rng):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -18,27 +16,6 @@ def table(device, positions, axes=AXES):
     return rotary_table(
         device.from_host(np.asarray(positions, np.int32)), theta=THETA, axes=tuple(axes)
     )
-
-
-def test_angles_follow_the_axis_of_their_pair(device, values_of):
-    positions = np.array([[0, 5, 262143], [0, 7, 3], [0, 2, 100]])
-    cos, sin = table(device, positions)
-    for token in range(3):
-        for pair, axis in enumerate(AXES):
-            angle = positions[axis, token] * THETA ** (-2 * pair / (2 * len(AXES)))
-            assert values_of(cos)[token, pair] == pytest.approx(math.cos(angle), abs=1e-7)
-            assert values_of(sin)[token, pair] == pytest.approx(math.sin(angle), abs=1e-7)
-
-
-def test_table_refuses_wrong_arguments(device):
-    with pytest.raises(OpArgumentError, match="'positions'"):
-        table(device, [[0, 1], [0, 1]])
-    with pytest.raises(OpArgumentError, match="'axes'"):
-        table(device, np.zeros((3, 2)), axes=(0, 3))
-    with pytest.raises(OpArgumentError, match="'axes'"):
-        table(device, np.zeros((3, 2)), axes=())
-    with pytest.raises(OpArgumentError, match="'positions'"):
-        rotary_table(device.from_host(np.zeros((3, 2), np.float32)), theta=THETA, axes=AXES)
 
 
 @pytest.mark.parametrize(("T", "H", "HD"), [(1, 1, 16), (3, 2, 17), (65, 3, 64)])

@@ -53,6 +53,21 @@ def api_key() -> str | None:
     return _read("NINFER_API_KEY")
 
 
+def kernel_cache_dir() -> Path:
+    """``NINFER_CACHE_DIR``: where compiled kernels are kept, in a folder of their own.
+
+    By default ``ninfer`` in the user's cache directory (``XDG_CACHE_HOME``, else ``~/.cache``).
+
+    Raises:
+        UsageError: The variable is empty.
+    """
+    value = _read("NINFER_CACHE_DIR")
+    if value is not None:
+        return Path(os.path.expanduser(value)) / "kernels"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "ninfer" / "kernels"
+
+
 def _read(name: str) -> str | None:
     value = os.environ.get(name)
     if value is not None and not value.strip():

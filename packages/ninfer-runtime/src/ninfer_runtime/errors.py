@@ -6,6 +6,7 @@
     ├── OpArgumentError      an op was called with an argument outside its contract
     ├── UnsupportedOpError   no kernel for this device, shape or dtype
     ├── DeviceError          a device is absent or failed
+    │   └── KernelCompileError   ... because a kernel does not compile
     ├── StartupError         an engine cannot be built from these options and this artifact
     │   ├── ContextError     ... because the context exceeds what the model was made for
     │   └── CapacityError    ... because it does not fit into memory
@@ -64,6 +65,29 @@ class DeviceError(NInferError):
 
     code = "device"
     exit_code = ExitCode.UNAVAILABLE
+
+
+class KernelCompileError(DeviceError):
+    """A kernel does not compile.
+
+    Args:
+        kernel: Instance and source.
+        architecture: What it was compiled for, for example ``sm_90a``.
+        log: What the compiler says.
+    """
+
+    code = "kernel_compile"
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, kernel: str, architecture: str, log: str) -> None:
+        super().__init__(f"{kernel} does not compile for {architecture}:\n{log}")
+        self.kernel = kernel
+        self.architecture = architecture
+        self.log = log
+
+    def __reduce__(self) -> tuple[type[KernelCompileError], tuple[str, str, str]]:
+        # It travels between the processes that compile.
+        return type(self), (self.kernel, self.architecture, self.log)
 
 
 _STARTUP_EXIT_CODES = {

@@ -16,13 +16,19 @@ class DType(StrEnum):
 
     FP32 = "fp32"
     BF16 = "bf16"
+    FP16 = "fp16"
     INT32 = "int32"
+    INT8 = "int8"
+    UINT8 = "uint8"
 
 
 STORAGE: dict[DType, np.dtype] = {
     DType.FP32: np.dtype(np.float32),
     DType.BF16: np.dtype(np.uint16),
+    DType.FP16: np.dtype(np.float16),
     DType.INT32: np.dtype(np.int32),
+    DType.INT8: np.dtype(np.int8),
+    DType.UINT8: np.dtype(np.uint8),
 }
 """The array type that holds the elements of each dtype."""
 

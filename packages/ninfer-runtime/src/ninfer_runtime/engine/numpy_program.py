@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -90,23 +90,32 @@ class NumpyProgram:
         """End a sequence of which nothing may be kept."""
         self.finish(handle)
 
-    @_CHECKED_LATER
     def score(self, token_ids: Sequence[int], first_target: int, public_tokens: int) -> np.ndarray:
         """Log-probabilities of the tokens of one stream; see `Program.score`."""
         tokens = np.asarray(token_ids, np.int64)
-        state = self._model.new_state(len(tokens))
         scores = np.empty(len(tokens) - first_target, np.float32)
+        begin = 0
+        for logits in self.target_logits(token_ids, first_target, public_tokens):
+            end = begin + len(logits)
+            targets = tokens[first_target + begin : first_target + end]
+            scores[begin:end] = _checked_later(log_probabilities, logits, targets)
+            begin = end
+        return scores
+
+    def target_logits(
+        self, token_ids: Sequence[int], first_target: int, public_tokens: int
+    ) -> Iterator[np.ndarray]:
+        """Logits for the tokens of one stream; see `Program.target_logits`."""
+        tokens = np.asarray(token_ids, np.int64)
+        state = self._model.new_state(len(tokens))
         # The last token predicts nothing that is scored.
         for begin in range(0, len(tokens) - 1, self._prefill_chunk):
             end = min(begin + self._prefill_chunk, len(tokens) - 1)
-            hidden = self._model.forward(tokens[begin:end], state)
+            hidden = _checked_later(self._model.forward, tokens[begin:end], state)
             for row in range(max(begin, first_target - 1), end, _SCORE_ROWS):
                 last = min(row + _SCORE_ROWS, end)
-                logits = self._model.logits(hidden[row - begin : last - begin])
-                scores[row + 1 - first_target : last + 1 - first_target] = log_probabilities(
-                    logits[:, :public_tokens], tokens[row + 1 : last + 1]
-                )
-        return scores
+                logits = _checked_later(self._model.logits, hidden[row - begin : last - begin])
+                yield logits[:, :public_tokens]
 
     def memory(self) -> MemorySummary:
         """Say what memory is taken."""
@@ -130,6 +139,12 @@ class NumpyProgram:
 
 class StaleHandleError(Exception):
     """A sequence was used after its end: a fault of the engine, not of a request."""
+
+
+@_CHECKED_LATER
+def _checked_later(work: Callable[..., Any], *arguments: object) -> Any:
+    """Do a piece of work of a generator, which must not keep the setting while it is not running."""
+    return work(*arguments)
 
 
 def log_probabilities(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ sequence is active at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -96,6 +96,22 @@ class Program(Protocol):
 
         Returns:
             float32 [N - first_target], natural logarithms.
+        """
+        ...
+
+    def target_logits(
+        self, token_ids: Sequence[int], first_target: int, public_tokens: int
+    ) -> Iterator[np.ndarray]:
+        """Logits that predict the tokens of one stream, from an empty state.
+
+        Args:
+            token_ids: The stream, N tokens.
+            first_target: The first position that is predicted, at least 1.
+            public_tokens: Logits of the ids below this.
+
+        Yields:
+            float32 ``[n, public_tokens]`` of consecutive targets, some rows at a time, N -
+            first_target in all.
         """
         ...
 

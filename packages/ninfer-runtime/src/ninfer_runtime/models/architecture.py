@@ -7,7 +7,7 @@ Neither knows any architecture by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
     from ninfer_runtime.device.tensor import Tensor
+    from ninfer_runtime.models.parameter_source import ParameterSource
 
 ComponentConfigs = Mapping[str, Mapping[str, Any]]
 """The `config` object of each component of an artifact, by component id."""
@@ -59,8 +60,8 @@ class SourceView:
     Attributes:
         tensor: Name of the tensor.
         tensor_shape: The shape that the tensor must have.
-        rows: Half-open row ranges of the tensor seen as ``[tensor_shape[0], rest]``, concatenated
-            in order; None means all rows.
+        rows: Half-open row ranges of the tensor seen as a matrix of its last axis, or ranges of
+            elements of a vector, concatenated in order; None means all rows.
         axes: Permutation of the tensor's axes, applied before it is reshaped to the parameter's
             shape; None means none. Used for small tensors only.
     """
@@ -69,6 +70,23 @@ class SourceView:
     tensor_shape: tuple[int, ...]
     rows: tuple[tuple[int, int], ...] | None = None
     axes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """What a text model will take on a device, known before it is loaded.
+
+    Attributes:
+        weight_bytes: Loaded weights.
+        loading_bytes: The most that the weights take while they are loaded.
+        cache_bytes: Keys and values of one sequence that has reached its capacity.
+        recurrent_bytes: State of one sequence that does not grow with its length.
+    """
+
+    weight_bytes: int
+    loading_bytes: int
+    cache_bytes: int
+    recurrent_bytes: int
 
 
 class SequenceState(Protocol):
@@ -129,6 +147,49 @@ class LanguageModel(Protocol):
         ...
 
 
+class TextLayer(Protocol):
+    """One layer of a text model, alone."""
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Execute the hidden rows of a whole sequence, float32 [T, D]; returns those after it."""
+        ...
+
+
+class LayeredText(Protocol):
+    """A text model of which one layer is loaded at a time."""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding, V."""
+        ...
+
+    def embed(self, token_ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Hidden rows [T, D] before the first layer, for each sequence of tokens [T]."""
+        ...
+
+    def load_layer(self, index: int, observe: ObserveInput) -> TextLayer:
+        """Load one layer.
+
+        Args:
+            index: Its number.
+            observe: Is shown every input of every projection.
+        """
+        ...
+
+    def observe_head(self, rows: np.ndarray, observe: ObserveInput) -> None:
+        """Show what the output head gets from the rows [T, D] after the last layer."""
+        ...
+
+
+ObserveInput = Callable[[str, "Tensor"], None]
+"""Looks at the input of a projection: its logical name and its rows [T, K]."""
+
+
 class Architecture(Protocol):
     """One family of models: its configuration, parameters, sources and mathematics."""
 
@@ -137,10 +198,23 @@ class Architecture(Protocol):
         """Names in a checkpoint's ``architectures`` that this family converts."""
         ...
 
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Components whose configuration and weights are in checkpoints of their own."""
+        ...
+
     def component_configs(
-        self, checkpoint_config: Mapping[str, Any], components: Sequence[str]
+        self,
+        checkpoint_config: Mapping[str, Any],
+        components: Sequence[str],
+        companions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Normalise a checkpoint's ``config.json`` to the artifact's component configs.
+
+        Args:
+            checkpoint_config: The parsed ``config.json``.
+            components: The selected components.
+            companions: The parsed ``config.json`` of those that have checkpoints of their own.
 
         Raises:
             UnsupportedConfigError: A value would change the mathematics, or a component is not
@@ -171,6 +245,23 @@ class Architecture(Protocol):
 
     def resource_roles(self, component: str) -> tuple[str, ...]:
         """Files beside the weights that the component needs, for example ``tokenizer.json``."""
+        ...
+
+    def memory(self, artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+        """What `load` will take, and one sequence of `capacity` tokens; no weight is read.
+
+        Raises the same errors as `load`.
+        """
+        ...
+
+    def layered(
+        self, configs: ComponentConfigs, source: ParameterSource, device: Device
+    ) -> LayeredText:
+        """The text model of which one layer is loaded at a time.
+
+        Raises:
+            UnsupportedConfigError: The configuration is not one of this family.
+        """
         ...
 
     def load(self, artifact: Artifact, device: Device) -> LanguageModel:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ninfer_format.errors import UnsupportedConfigError
-from ninfer_runtime.models.architecture import Architecture, LanguageModel
+from ninfer_runtime.models.architecture import Architecture, LanguageModel, ModelMemory
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
@@ -17,7 +17,6 @@ QWEN3_5 = "ninfer_runtime.models.qwen3_5.architecture:ARCHITECTURE"
 ARCHITECTURES = {
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5ForConditionalGeneration": QWEN3_5,
-    # Registered so that the family itself can say what it lacks for a mixture of experts.
     "Qwen3_5MoeForCausalLM": QWEN3_5,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5,
 }
@@ -49,6 +48,18 @@ def load_model(artifact: Artifact, device: Device) -> LanguageModel:
         UnsupportedConfigError: The architecture or its configuration is not implemented.
         CapacityError: The weights do not fit into the device's memory.
     """
+    return _architecture_of(artifact).load(artifact, device)
+
+
+def model_memory(artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+    """What `load_model` will take, and one sequence of `capacity` tokens; no weight is read.
+
+    Raises the same errors as `load_model`.
+    """
+    return _architecture_of(artifact).memory(artifact, device, capacity)
+
+
+def _architecture_of(artifact: Artifact) -> Architecture:
     architectures = artifact.directory.components["text"].config.get("architectures")
     if not isinstance(architectures, list | tuple) or len(architectures) != 1:
         raise UnsupportedConfigError(
@@ -57,4 +68,4 @@ def load_model(artifact: Artifact, device: Device) -> LanguageModel:
             expected=f"a list of one of {known_names()}",
             path=artifact.path,
         )
-    return find_architecture(str(architectures[0])).load(artifact, device)
+    return find_architecture(str(architectures[0]))

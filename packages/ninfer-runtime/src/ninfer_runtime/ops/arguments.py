@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
@@ -21,8 +22,17 @@ def check_rank(op: str, argument: str, tensor: Tensor, axes: str) -> None:
         )
 
 
-def check_shape(op: str, argument: str, tensor: Tensor, shape: Sequence[int]) -> None:
-    """Refuse a tensor of another shape."""
+class Shaped(Protocol):
+    """Anything with a shape."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        ...
+
+
+def check_shape(op: str, argument: str, tensor: Shaped, shape: Sequence[int]) -> None:
+    """Refuse a tensor, or a weight in a form of its own, of another shape."""
     if tensor.shape != tuple(shape):
         raise OpArgumentError(
             op, argument, expected=f"shape {list(shape)}", found=list(tensor.shape)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.device.base import Device
 from ninfer_runtime.errors import OpArgumentError, UnsupportedOpError
 
 Implementation = Callable[..., None]
+
+
+class Operand(Protocol):
+    """What an op works on: a tensor, or weights in a form of their own."""
+
+    @property
+    def device(self) -> Device:
+        """Where it lies."""
+        ...
+
 
 _implementations: dict[tuple[str, str], Implementation | str] = {}
 
@@ -29,7 +39,7 @@ def register(op: str, kind: str, implementation: Implementation | str) -> None:
     _implementations[op, kind] = implementation
 
 
-def call(op: str, *tensors: Tensor, **options: Any) -> None:
+def call(op: str, *tensors: Operand, **options: Any) -> None:
     """Run `op` on the device that its tensors share.
 
     Args:
@@ -50,7 +60,7 @@ def call(op: str, *tensors: Tensor, **options: Any) -> None:
     implementation(op, device.kind, tensors)(*tensors, **options)
 
 
-def implementation(op: str, kind: str, tensors: tuple[Tensor, ...] = ()) -> Implementation:
+def implementation(op: str, kind: str, tensors: tuple[Operand, ...] = ()) -> Implementation:
     """The implementation of `op` for devices of `kind`.
 
     Args:

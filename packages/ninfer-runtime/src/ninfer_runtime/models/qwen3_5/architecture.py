@@ -9,19 +9,24 @@ from ninfer_runtime.models.architecture import (
     Architecture,
     ComponentConfigs,
     LanguageModel,
+    LayeredText,
     LogicalParameter,
+    ModelMemory,
     SourceView,
 )
 from ninfer_runtime.models.qwen3_5 import parameters, sources
 from ninfer_runtime.models.qwen3_5.checkpoint_config import (
     DENSE_ARCHITECTURES,
+    MOE_ARCHITECTURES,
     normalise_components,
 )
 from ninfer_runtime.models.qwen3_5.component_config import parse_components
+from ninfer_runtime.models.qwen3_5.draft_config import DFLASH, DFLASH2
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
+    from ninfer_runtime.models.parameter_source import ParameterSource
 
 RESOURCE_ROLES = {
     "text": (
@@ -40,13 +45,21 @@ class Qwen35Architecture:
     @property
     def checkpoint_architectures(self) -> tuple[str, ...]:
         """Names in a checkpoint's ``architectures`` that this family converts."""
-        return DENSE_ARCHITECTURES
+        return DENSE_ARCHITECTURES + MOE_ARCHITECTURES
 
     def component_configs(
-        self, checkpoint_config: Mapping[str, Any], components: Sequence[str]
+        self,
+        checkpoint_config: Mapping[str, Any],
+        components: Sequence[str],
+        companions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Normalise a checkpoint's ``config.json`` to the artifact's component configs."""
-        return normalise_components(checkpoint_config, components)
+        return normalise_components(checkpoint_config, components, companions)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Components that have checkpoints of their own."""
+        return DFLASH, DFLASH2
 
     def parameters(self, configs: ComponentConfigs) -> tuple[LogicalParameter, ...]:
         """All logical parameters of the components in `configs`, in canonical order."""
@@ -69,6 +82,20 @@ class Qwen35Architecture:
     def resource_roles(self, component: str) -> tuple[str, ...]:
         """Files beside the weights that the component needs."""
         return RESOURCE_ROLES.get(component, ())
+
+    def memory(self, artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+        """What `load` will take, and one sequence of `capacity` tokens."""
+        from ninfer_runtime.models.qwen3_5.loading import text_model_memory
+
+        return text_model_memory(artifact, device, capacity)
+
+    def layered(
+        self, configs: ComponentConfigs, source: ParameterSource, device: Device
+    ) -> LayeredText:
+        """The text model of which one layer is loaded at a time."""
+        from ninfer_runtime.models.qwen3_5.layered import LayeredTextModel
+
+        return LayeredTextModel(parse_components(configs).text, source, device)
 
     def load(self, artifact: Artifact, device: Device) -> LanguageModel:
         """Bind the parameters of `artifact` and build the text model on `device`."""

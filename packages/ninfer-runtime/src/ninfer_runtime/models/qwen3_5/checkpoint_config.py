@@ -13,30 +13,36 @@ from ninfer_format.errors import UnsupportedConfigError
 from ninfer_runtime.models.config_reader import ConfigReader
 from ninfer_runtime.models.qwen3_5 import component_config
 from ninfer_runtime.models.qwen3_5.component_config import (
+    DENSE,
+    DENSE_MEMBERS,
     FULL_ATTENTION,
     LINEAR_ATTENTION,
-    MOE_ARCHITECTURES,
-    TEXT_ARCHITECTURE,
+    MOE,
+    MOE_MEMBERS,
+    Variant,
 )
+from ninfer_runtime.models.qwen3_5.draft_config import DFLASH, DFLASH2, normalise_draft
 
 DENSE_ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-VISION_MODEL_TYPES = ("qwen3_5_vision", "qwen3_5")
-MOE_MEMBERS = (
-    "num_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-)
+MOE_ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+VARIANTS = dict.fromkeys(DENSE_ARCHITECTURES, DENSE) | dict.fromkeys(MOE_ARCHITECTURES, MOE)
+VISION_MODEL_TYPES = {
+    DENSE: ("qwen3_5_vision", "qwen3_5"),
+    MOE: ("qwen3_5_moe_vision", "qwen3_5_moe"),
+}
 
 
 def normalise_components(
-    checkpoint_config: Mapping[str, Any], components: Sequence[str]
+    checkpoint_config: Mapping[str, Any],
+    components: Sequence[str],
+    companions: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The `config` objects of the selected components.
 
     Args:
         checkpoint_config: The parsed ``config.json``.
         components: Component ids; ``text`` must be among them.
+        companions: The parsed ``config.json`` of the components that have checkpoints of their own.
 
     Raises:
         UnsupportedConfigError: A component is not one of the family, or a value would change the
@@ -44,14 +50,19 @@ def normalise_components(
     """
     component_config.check_components(tuple(components))
     top = ConfigReader(_without_nulls(checkpoint_config))
-    _check_architectures(top)
+    variant = _variant(top)
     with_mtp = "mtp" in components
-    text = _normalise_text(top, with_mtp=with_mtp)
+    text = _normalise_text(top, variant, with_mtp=with_mtp)
     configs = {"text": text}
     if with_mtp:
-        configs["mtp"] = {"architectures": [component_config.MTP_ARCHITECTURE]}
+        configs["mtp"] = {"architectures": [variant.mtp_architecture]}
     if "vision" in components:
-        configs["vision"] = _normalise_vision(top, hidden_size=text["hidden_size"])
+        configs["vision"] = _normalise_vision(top, variant, hidden_size=text["hidden_size"])
+    for name in (DFLASH, DFLASH2):
+        if name in components:
+            own = _without_nulls((companions or {}).get(name, {}))
+            parsed = component_config.parse_text(text, with_mtp=with_mtp)
+            configs[name] = normalise_draft(own, name, parsed)
     return configs
 
 
@@ -62,28 +73,25 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _check_architectures(top: ConfigReader) -> None:
+def _variant(top: ConfigReader) -> Variant:
     architectures = top.values.get("architectures")
     if isinstance(architectures, list | tuple) and len(architectures) == 1:
-        if architectures[0] in DENSE_ARCHITECTURES:
-            return
-        if architectures[0] in MOE_ARCHITECTURES:
-            raise top.refuse(
-                "architectures", "a dense model; mixture-of-experts is not implemented"
-            )
-    raise top.refuse("architectures", f"a list of one of {', '.join(DENSE_ARCHITECTURES)}")
+        variant = VARIANTS.get(str(architectures[0]))
+        if variant is not None:
+            return variant
+    raise top.refuse("architectures", f"a list of one of {', '.join(VARIANTS)}")
 
 
-def _normalise_text(top: ConfigReader, *, with_mtp: bool) -> dict[str, Any]:
+def _normalise_text(top: ConfigReader, variant: Variant, *, with_mtp: bool) -> dict[str, Any]:
     raw = top.section("text_config") if "text_config" in top else top
     layer_types = _layer_types(raw)
     has_attention = with_mtp or FULL_ATTENTION in layer_types
     has_delta_net = LINEAR_ATTENTION in layer_types
-    _check_constants(raw, has_delta_net=has_delta_net, with_mtp=with_mtp)
+    _check_constants(raw, variant, has_delta_net=has_delta_net, with_mtp=with_mtp)
     tied_in = raw if "tie_word_embeddings" in raw else top
     text: dict[str, Any] = {
-        "architectures": [TEXT_ARCHITECTURE],
-        "model_type": component_config.TEXT_MODEL_TYPE,
+        "architectures": [variant.text_architecture],
+        "model_type": variant.text_model_type,
         "hidden_size": raw.integer("hidden_size"),
         "vocab_size": raw.integer("vocab_size"),
         "num_hidden_layers": raw.integer("num_hidden_layers"),
@@ -91,8 +99,9 @@ def _normalise_text(top: ConfigReader, *, with_mtp: bool) -> dict[str, Any]:
         "tie_word_embeddings": tied_in.boolean("tie_word_embeddings", False),
         "rms_norm_eps": raw.real("rms_norm_eps", 1e-6),
         "layer_types": layer_types,
-        "intermediate_size": raw.integer("intermediate_size"),
     }
+    for name in MOE_MEMBERS if variant is MOE else DENSE_MEMBERS:
+        text[name] = raw.integer(name)
     if has_attention:
         for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
             text[name] = raw.integer(name)
@@ -116,7 +125,9 @@ def _layer_types(raw: ConfigReader) -> list[str]:
     ]
 
 
-def _check_constants(raw: ConfigReader, *, has_delta_net: bool, with_mtp: bool) -> None:
+def _check_constants(
+    raw: ConfigReader, variant: Variant, *, has_delta_net: bool, with_mtp: bool
+) -> None:
     raw.constant_if_present("hidden_act", "silu")
     raw.constant_if_present("attention_bias", False)
     raw.constant_if_present("attn_output_gate", True)
@@ -125,6 +136,11 @@ def _check_constants(raw: ConfigReader, *, has_delta_net: bool, with_mtp: bool) 
     if with_mtp:
         raw.constant_if_present("mtp_num_hidden_layers", 1)
         raw.constant_if_present("mtp_use_dedicated_embeddings", False)
+    if variant is MOE:
+        raw.constant_if_present("norm_topk_prob", True)
+        raw.constant_if_present("decoder_sparse_step", 1)
+        raw.constant_if_present("mlp_only_layers", [])
+        return
     for name in MOE_MEMBERS:
         if name in raw:
             raise raw.refuse(name, "no member of a mixture of experts in a dense model")
@@ -160,16 +176,17 @@ def _merged_rope(raw: ConfigReader) -> ConfigReader:
     return ConfigReader(merged, raw.key("rope_parameters"))
 
 
-def _normalise_vision(top: ConfigReader, *, hidden_size: int) -> dict[str, Any]:
+def _normalise_vision(top: ConfigReader, variant: Variant, *, hidden_size: int) -> dict[str, Any]:
     raw = top.section("vision_config")
-    if raw.values.get("model_type", VISION_MODEL_TYPES[0]) not in VISION_MODEL_TYPES:
-        raise raw.refuse("model_type", " or ".join(VISION_MODEL_TYPES))
+    known = VISION_MODEL_TYPES[variant]
+    if raw.values.get("model_type", known[0]) not in known:
+        raise raw.refuse("model_type", " or ".join(known))
     raw.constant_if_present("in_channels", 3)
     raw.constant_if_present("hidden_act", "gelu_pytorch_tanh")
     raw.constant_if_present("deepstack_visual_indexes", [])
     raw.constant_if_present("out_hidden_size", hidden_size)
-    vision: dict[str, Any] = {"model_type": component_config.VISION_MODEL_TYPE}
+    vision: dict[str, Any] = {"model_type": variant.vision_model_type}
     for name in component_config.VISION_SIZES:
         vision[name] = raw.integer(name)
-    component_config.parse_vision(vision, scope=raw.scope)
+    component_config.parse_vision(vision, variant, scope=raw.scope)
     return vision

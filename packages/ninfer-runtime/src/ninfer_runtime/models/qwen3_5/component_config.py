@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ninfer_format.errors import UnsupportedConfigError
@@ -15,21 +16,34 @@ from ninfer_runtime.models.config_reader import ConfigReader
 from ninfer_runtime.models.qwen3_5.config import (
     AttentionConfig,
     DeltaNetConfig,
+    DenseConfig,
+    FeedForward,
     Mixer,
     ModelConfig,
+    MoeConfig,
     RopeConfig,
     TextConfig,
     VisionConfig,
 )
+from ninfer_runtime.models.qwen3_5.draft_config import DFLASH, DFLASH2, parse_draft
 
-COMPONENTS = ("text", "mtp", "vision")
+COMPONENTS = ("text", "mtp", "vision", DFLASH, DFLASH2)
 """The components of the family that are implemented, in the order of their parameters."""
 
-TEXT_ARCHITECTURE = "Qwen3_5ForCausalLM"
-MOE_ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-MTP_ARCHITECTURE = "Qwen3_5MTP"
-TEXT_MODEL_TYPE = "qwen3_5_text"
-VISION_MODEL_TYPE = "qwen3_5_vision"
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What dense models and mixtures of experts call the same things."""
+
+    text_architecture: str
+    text_model_type: str
+    mtp_architecture: str
+    vision_model_type: str
+
+
+DENSE = Variant("Qwen3_5ForCausalLM", "qwen3_5_text", "Qwen3_5MTP", "qwen3_5_vision")
+MOE = Variant("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "Qwen3_5MoeMTP", "qwen3_5_moe_vision")
+VARIANTS = {variant.text_architecture: variant for variant in (DENSE, MOE)}
 
 FULL_ATTENTION = "full_attention"
 LINEAR_ATTENTION = "linear_attention"
@@ -44,7 +58,13 @@ TEXT_MEMBERS = (
     "tie_word_embeddings",
     "rms_norm_eps",
     "layer_types",
-    "intermediate_size",
+)
+DENSE_MEMBERS = ("intermediate_size",)
+MOE_MEMBERS = (
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
 )
 ATTENTION_MEMBERS = ("num_attention_heads", "num_key_value_heads", "head_dim", "rope_parameters")
 ROPE_MEMBERS = ("rope_theta", "partial_rotary_factor", "mrope_section")
@@ -78,10 +98,15 @@ def parse_components(configs: Mapping[str, Mapping[str, Any]]) -> ModelConfig:
     text = parse_text(configs["text"], with_mtp="mtp" in configs)
     mtp = None
     if "mtp" in configs:
-        parse_mtp(configs["mtp"])
+        parse_mtp(configs["mtp"], variant_of(text))
         mtp = parse_attention(ConfigReader(configs["text"], "text"))
-    vision = parse_vision(configs["vision"]) if "vision" in configs else None
-    return ModelConfig(text, mtp, vision)
+    vision = None
+    if "vision" in configs:
+        vision = parse_vision(configs["vision"], variant_of(text))
+    drafts = tuple(
+        parse_draft(configs[name], name, text) for name in (DFLASH, DFLASH2) if name in configs
+    )
+    return ModelConfig(text, mtp, vision, drafts)
 
 
 def check_components(components: Mapping[str, object] | tuple[str, ...]) -> None:
@@ -107,8 +132,8 @@ def parse_text(
         UnsupportedConfigError: As `parse_components`.
     """
     reader = ConfigReader(config, scope)
-    _check_text_architecture(reader)
-    reader.constant("model_type", TEXT_MODEL_TYPE)
+    variant = _text_variant(reader)
+    reader.constant("model_type", variant.text_model_type)
     num_hidden_layers = reader.integer("num_hidden_layers")
     layer_types = reader.choices(
         "layer_types", num_hidden_layers, (FULL_ATTENTION, LINEAR_ATTENTION)
@@ -121,6 +146,7 @@ def parse_text(
     if LINEAR_ATTENTION in layer_types:
         mixers[LINEAR_ATTENTION] = _parse_delta_net(reader)
         known += DELTA_NET_MEMBERS
+    known += MOE_MEMBERS if variant is MOE else DENSE_MEMBERS
     reader.refuse_other_members(known)
     return TextConfig(
         hidden_size=reader.integer("hidden_size"),
@@ -129,30 +155,56 @@ def parse_text(
         max_position_embeddings=reader.integer("max_position_embeddings"),
         tie_word_embeddings=reader.boolean("tie_word_embeddings"),
         rms_norm_eps=reader.real("rms_norm_eps"),
-        intermediate_size=reader.integer("intermediate_size"),
+        feed_forward=_parse_feed_forward(reader, variant),
         mixers=tuple(mixers[layer_type] for layer_type in layer_types),
     )
 
 
-def parse_mtp(config: Mapping[str, Any], *, scope: str = "mtp") -> None:
+def variant_of(text: TextConfig) -> Variant:
+    """The variant of a parsed text."""
+    return MOE if text.is_moe else DENSE
+
+
+def _parse_feed_forward(reader: ConfigReader, variant: Variant) -> FeedForward:
+    if variant is DENSE:
+        return DenseConfig(reader.integer("intermediate_size"))
+    moe = MoeConfig(**{name: reader.integer(name) for name in MOE_MEMBERS})
+    if moe.num_experts_per_tok > moe.num_experts:
+        raise reader.refuse("num_experts_per_tok", f"at most num_experts = {moe.num_experts}")
+    return moe
+
+
+def parse_mtp(config: Mapping[str, Any], variant: Variant = DENSE, *, scope: str = "mtp") -> None:
     """Check the multi-token prediction component; all its geometry is the text's.
+
+    Args:
+        config: The JSON object.
+        variant: That of the text.
+        scope: Where the object stands, for errors.
 
     Raises:
         UnsupportedConfigError: As `parse_components`.
     """
     reader = ConfigReader(config, scope)
-    reader.constant("architectures", [MTP_ARCHITECTURE])
+    reader.constant("architectures", [variant.mtp_architecture])
     reader.refuse_other_members(("architectures",))
 
 
-def parse_vision(config: Mapping[str, Any], *, scope: str = "vision") -> VisionConfig:
+def parse_vision(
+    config: Mapping[str, Any], variant: Variant = DENSE, *, scope: str = "vision"
+) -> VisionConfig:
     """Parse the vision component's `config`.
+
+    Args:
+        config: The JSON object.
+        variant: That of the text.
+        scope: Where the object stands, for errors.
 
     Raises:
         UnsupportedConfigError: As `parse_components`.
     """
     reader = ConfigReader(config, scope)
-    reader.constant("model_type", VISION_MODEL_TYPE)
+    reader.constant("model_type", variant.vision_model_type)
     reader.refuse_other_members(("model_type", *VISION_SIZES))
     vision = VisionConfig(**{name: reader.integer(name) for name in VISION_SIZES})
     if vision.hidden_size % vision.num_heads:
@@ -164,13 +216,13 @@ def parse_vision(config: Mapping[str, Any], *, scope: str = "vision") -> VisionC
     return vision
 
 
-def _check_text_architecture(reader: ConfigReader) -> None:
+def _text_variant(reader: ConfigReader) -> Variant:
     architectures = reader.values.get("architectures")
-    if isinstance(architectures, list | tuple) and any(
-        name in MOE_ARCHITECTURES for name in architectures
-    ):
-        raise reader.refuse("architectures", "a dense model; mixture-of-experts is not implemented")
-    reader.constant("architectures", [TEXT_ARCHITECTURE])
+    if isinstance(architectures, list | tuple) and len(architectures) == 1:
+        variant = VARIANTS.get(str(architectures[0]))
+        if variant is not None:
+            return variant
+    raise reader.refuse("architectures", f"a list of one of {', '.join(VARIANTS)}")
 
 
 def parse_attention(reader: ConfigReader) -> AttentionConfig:

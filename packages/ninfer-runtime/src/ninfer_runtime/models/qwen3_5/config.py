@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ninfer_runtime.models.qwen3_5.draft_config import DraftConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,27 @@ Mixer = AttentionConfig | DeltaNetConfig
 
 
 @dataclass(frozen=True, slots=True)
+class DenseConfig:
+    """Geometry of feed-forward layers that every token runs through."""
+
+    intermediate_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    """Geometry of mixtures of experts; one expert more is shared by all tokens."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_expert_intermediate_size: int
+
+
+FeedForward = DenseConfig | MoeConfig
+"""What follows the mixer in every layer."""
+
+
+@dataclass(frozen=True, slots=True)
 class TextConfig:
     """The language model; `mixers` has one entry per layer."""
 
@@ -101,8 +126,13 @@ class TextConfig:
     max_position_embeddings: int
     tie_word_embeddings: bool
     rms_norm_eps: float
-    intermediate_size: int
+    feed_forward: FeedForward
     mixers: tuple[Mixer, ...]
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether the feed-forward layers are mixtures of experts."""
+        return isinstance(self.feed_forward, MoeConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +168,10 @@ class ModelConfig:
         mtp: Attention geometry of the multi-token prediction layer, None without that component.
             The rest of its geometry is the text's.
         vision: The vision tower, None without that component.
+        drafts: The block drafters among the components.
     """
 
     text: TextConfig
     mtp: AttentionConfig | None = None
     vision: VisionConfig | None = None
+    drafts: tuple[DraftConfig, ...] = ()

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from ninfer_format.errors import UnsupportedConfigError
 from ninfer_runtime.device.base import Device
+from ninfer_runtime.models.architecture import ModelMemory
 from ninfer_runtime.models.parameter_source import ArtifactParameters
 from ninfer_runtime.models.qwen3_5.component_config import COMPONENTS, parse_text
 from ninfer_runtime.models.qwen3_5.config import ModelConfig, TextConfig
-from ninfer_runtime.models.qwen3_5.model import TextModel
+from ninfer_runtime.models.qwen3_5.model import TextModel, new_state
 from ninfer_runtime.models.qwen3_5.parameters import parameters
-from ninfer_runtime.models.qwen3_5.weights import build_text_model
+from ninfer_runtime.models.qwen3_5.weights import build_text_model, weight_memory
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
@@ -26,10 +27,31 @@ def load_text_model(artifact: Artifact, device: Device) -> TextModel:
         StartupError: The model has no full attention layer.
         CapacityError: The weights do not fit into the free memory of the device.
     """
+    config, source = _open(artifact)
+    return build_text_model(config, source, device)
+
+
+def text_model_memory(artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+    """What `load_text_model` will take, and one sequence of `capacity` tokens.
+
+    No weight is read. Raises the same errors as `load_text_model`.
+    """
+    config, source = _open(artifact)
+    weight_bytes, loading_bytes = weight_memory(config, source, device)
+    state = new_state(config, capacity, device)
+    return ModelMemory(
+        weight_bytes=weight_bytes,
+        loading_bytes=loading_bytes,
+        cache_bytes=sum(cache.largest_bytes for cache in state.caches),
+        recurrent_bytes=sum(recurrent.num_bytes for recurrent in state.recurrent),
+    )
+
+
+def _open(artifact: Artifact) -> tuple[TextConfig, ArtifactParameters]:
+    """The configuration, and the parameters that it asks for."""
     _check_targets(artifact)
     config = _text_config(artifact)
-    source = ArtifactParameters(artifact, parameters(ModelConfig(config)))
-    return build_text_model(config, source, device)
+    return config, ArtifactParameters(artifact, parameters(ModelConfig(config)))
 
 
 def _check_targets(artifact: Artifact) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from ninfer_runtime.layers.embedding import Embedding
 from ninfer_runtime.layers.gated_delta_net import GatedDeltaNet
 from ninfer_runtime.layers.linear import Linear
 from ninfer_runtime.layers.mlp import GatedMLP
+from ninfer_runtime.layers.moe import MixtureOfExperts
 from ninfer_runtime.layers.norm import OffsetRMSNorm
 from ninfer_runtime.models.architecture import SequenceState
 from ninfer_runtime.models.qwen3_5.config import (
@@ -37,7 +38,57 @@ class Block:
     input_norm: OffsetRMSNorm
     mixer: GatedAttention | GatedDeltaNet
     post_attention_norm: OffsetRMSNorm
-    mlp: GatedMLP
+    feed_forward: GatedMLP | MixtureOfExperts
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        caches: Iterator[KVCache],
+        recurrent: Iterator[DeltaNetState],
+    ) -> None:
+        """Add to the hidden rows `x` [T, D] what the layer makes of them.
+
+        Args:
+            x: Hidden rows of one sequence.
+            rotation: Cosines and sines of their positions.
+            caches: States of the attention layers from this layer on.
+            recurrent: States of the recurrent layers from this layer on.
+        """
+        normed = self.input_norm(x)
+        if isinstance(self.mixer, GatedAttention):
+            mixed = self.mixer(normed, rotation, next(caches))
+        else:
+            mixed = self.mixer(normed, next(recurrent))
+        add(x, mixed, out=x)
+        add(x, self.feed_forward(self.post_attention_norm(x)), out=x)
+
+
+def new_state(config: TextConfig, capacity: int, device: Device) -> HybridState:
+    """Make an empty state for one sequence of at most `capacity` tokens."""
+    if capacity < 1:
+        raise OpArgumentError(OP, "capacity", expected="at least 1 token", found=capacity)
+    mixers = config.mixers
+    return HybridState(
+        capacity,
+        [
+            KVCache(mixer.num_key_value_heads, mixer.head_dim, capacity, device)
+            for mixer in mixers
+            if isinstance(mixer, AttentionConfig)
+        ],
+        [
+            DeltaNetState(
+                mixer.linear_conv_kernel_dim,
+                mixer.conv_channels,
+                mixer.linear_num_value_heads,
+                mixer.linear_value_head_dim,
+                mixer.linear_key_head_dim,
+                device,
+            )
+            for mixer in mixers
+            if isinstance(mixer, DeltaNetConfig)
+        ],
+    )
 
 
 class TextModel:
@@ -90,29 +141,7 @@ class TextModel:
 
     def new_state(self, capacity: int) -> HybridState:
         """Make an empty state for one sequence of at most `capacity` tokens."""
-        if capacity < 1:
-            raise OpArgumentError(OP, "capacity", expected="at least 1 token", found=capacity)
-        mixers = self.config.mixers
-        return HybridState(
-            capacity,
-            [
-                KVCache(mixer.num_key_value_heads, mixer.head_dim, capacity, self.device)
-                for mixer in mixers
-                if isinstance(mixer, AttentionConfig)
-            ],
-            [
-                DeltaNetState(
-                    mixer.linear_conv_kernel_dim,
-                    mixer.conv_channels,
-                    mixer.linear_num_value_heads,
-                    mixer.linear_value_head_dim,
-                    mixer.linear_key_head_dim,
-                    self.device,
-                )
-                for mixer in mixers
-                if isinstance(mixer, DeltaNetConfig)
-            ],
-        )
+        return new_state(self.config, capacity, self.device)
 
     def forward(self, token_ids: np.ndarray, state: SequenceState) -> Tensor:
         """Execute `token_ids` [T], T ≥ 1, after what `state` holds; returns rows [T, D].
@@ -127,16 +156,10 @@ class TextModel:
             raise OpArgumentError(OP, "state", expected="a HybridState", found=type(state).__name__)
         ids = self._checked_ids(token_ids, state)
         x = self.embedding(self.device.from_host(ids))
-        rotation = self._rotation(state.length, len(ids))
+        rotation = text_rotation(self.rope, state.length, len(ids), self.device)
         caches, recurrent = iter(state.caches), iter(state.recurrent)
         for block in self.blocks:
-            normed = block.input_norm(x)
-            if isinstance(block.mixer, GatedAttention):
-                mixed = block.mixer(normed, rotation, next(caches))
-            else:
-                mixed = block.mixer(normed, next(recurrent))
-            add(x, mixed, out=x)
-            add(x, block.mlp(block.post_attention_norm(x)), out=x)
+            block(x, rotation, caches, recurrent)
         state.length += len(ids)
         return self.final_norm(x)
 
@@ -164,11 +187,8 @@ class TextModel:
             )
         return token_ids.astype(np.int32)
 
-    def _rotation(self, begin: int, T: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of T text positions, which are equal on all three axes."""
-        positions = np.tile(np.arange(begin, begin + T, dtype=np.int32), (3, 1))
-        return rotary_table(
-            self.device.from_host(positions),
-            theta=self.rope.rope_theta,
-            axes=self.rope.axes,
-        )
+
+def text_rotation(rope: RopeConfig, begin: int, T: int, device: Device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of T text positions from `begin` on, which are equal on all three axes."""
+    positions = np.tile(np.arange(begin, begin + T, dtype=np.int32), (3, 1))
+    return rotary_table(device.from_host(positions), theta=rope.rope_theta, axes=rope.axes)

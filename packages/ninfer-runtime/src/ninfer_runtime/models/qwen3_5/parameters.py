@@ -12,11 +12,15 @@ from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.models.qwen3_5.config import (
     AttentionConfig,
     DeltaNetConfig,
+    FeedForward,
     Mixer,
     ModelConfig,
+    MoeConfig,
     TextConfig,
     VisionConfig,
 )
+from ninfer_runtime.models.qwen3_5.draft_parameters import draft_packing_groups, draft_parameters
+from ninfer_runtime.models.qwen3_5.moe_parameters import moe_packing_groups, moe_parameters
 
 MTP_BLOCK = "mtp/layers/0/"
 
@@ -37,16 +41,24 @@ def parameters(config: ModelConfig) -> tuple[LogicalParameter, ...]:
 
 
 def _parameters(config: ModelConfig) -> Iterator[LogicalParameter]:
-    yield from _text_parameters(config.text, has_mtp=config.mtp is not None)
+    yield from _text_parameters(config.text, drafters(config))
     if config.mtp is not None:
         yield from _mtp_parameters(config.text, config.mtp)
     if config.vision is not None:
         yield from _vision_parameters(config.vision, config.text.hidden_size)
+    for draft in config.drafts:
+        yield from draft_parameters(draft, config.text)
 
 
-def _text_parameters(text: TextConfig, *, has_mtp: bool) -> Iterator[LogicalParameter]:
+def drafters(config: ModelConfig) -> tuple[str, ...]:
+    """The selected components that propose tokens through the output head."""
+    mtp = ("mtp",) if config.mtp is not None else ()
+    return (*mtp, *(draft.component for draft in config.drafts))
+
+
+def _text_parameters(text: TextConfig, drafters: tuple[str, ...]) -> Iterator[LogicalParameter]:
     V, D = text.vocab_size, text.hidden_size
-    head_inputs = ("text/final_hidden", *(("mtp/final_hidden",) if has_mtp else ()))
+    head_inputs = tuple(f"{name}/final_hidden" for name in ("text", *drafters))
     yield LogicalParameter("text/token_embedding", (V, D))
     yield LogicalParameter("text/output_head", (V, D), head_inputs)
     yield LogicalParameter("text/final_norm", (D,))
@@ -55,13 +67,20 @@ def _text_parameters(text: TextConfig, *, has_mtp: bool) -> Iterator[LogicalPara
 
 
 def _block_parameters(text: TextConfig, block: str, mixer: Mixer) -> Iterator[LogicalParameter]:
-    D, inner = text.hidden_size, text.intermediate_size
+    D = text.hidden_size
     yield LogicalParameter(f"{block}input_norm", (D,))
     yield LogicalParameter(f"{block}post_attention_norm", (D,))
     if isinstance(mixer, AttentionConfig):
         yield from _attention_parameters(mixer, D, block)
     else:
         yield from _delta_net_parameters(mixer, D, block)
+    if isinstance(text.feed_forward, MoeConfig):
+        yield from moe_parameters(text.feed_forward, D, block)
+    else:
+        yield from _mlp_parameters(text.feed_forward.intermediate_size, D, block)
+
+
+def _mlp_parameters(inner: int, D: int, block: str) -> Iterator[LogicalParameter]:
     ffn_input = (f"{block}ffn_input",)
     yield LogicalParameter(f"{block}mlp/gate", (inner, D), ffn_input)
     yield LogicalParameter(f"{block}mlp/up", (inner, D), ffn_input)
@@ -159,17 +178,19 @@ def packing_groups(config: ModelConfig) -> tuple[tuple[str, ...], ...]:
 
 def _packing_groups(config: ModelConfig) -> Iterator[tuple[str, ...]]:
     for layer, mixer in enumerate(config.text.mixers):
-        yield from _block_groups(text_block(layer), mixer)
+        yield from _block_groups(config.text.feed_forward, text_block(layer), mixer)
     if config.mtp is not None:
-        yield from _block_groups(MTP_BLOCK, config.mtp)
+        yield from _block_groups(config.text.feed_forward, MTP_BLOCK, config.mtp)
     if config.vision is not None:
         for layer in range(config.vision.depth):
             attention = f"{vision_block(layer)}attention/"
             yield _named(attention, "query", "key", "value")
             yield _named(attention, "query_bias", "key_bias", "value_bias")
+    for draft in config.drafts:
+        yield from draft_packing_groups(draft)
 
 
-def _block_groups(block: str, mixer: Mixer) -> Iterator[tuple[str, ...]]:
+def _block_groups(feed_forward: FeedForward, block: str, mixer: Mixer) -> Iterator[tuple[str, ...]]:
     if isinstance(mixer, AttentionConfig):
         attention = f"{block}attention/"
         yield _named(attention, "query", "key", "gate", "value")
@@ -181,7 +202,10 @@ def _block_groups(block: str, mixer: Mixer) -> Iterator[tuple[str, ...]]:
         yield _named(gdn, "query", "key")
         yield _named(gdn, "value", "z")
         yield _named(gdn, "a_projection", "b_projection")
-    yield _named(f"{block}mlp/", "gate", "up")
+    if isinstance(feed_forward, MoeConfig):
+        yield from moe_packing_groups(feed_forward, block)
+    else:
+        yield _named(f"{block}mlp/", "gate", "up")
 
 
 def _named(prefix: str, *names: str) -> tuple[str, ...]:

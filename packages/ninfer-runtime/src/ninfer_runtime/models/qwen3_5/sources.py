@@ -10,9 +10,12 @@ from ninfer_runtime.models.qwen3_5.config import (
     DeltaNetConfig,
     Mixer,
     ModelConfig,
+    MoeConfig,
     TextConfig,
     VisionConfig,
 )
+from ninfer_runtime.models.qwen3_5.draft_parameters import draft_views
+from ninfer_runtime.models.qwen3_5.moe_parameters import moe_views
 from ninfer_runtime.models.qwen3_5.parameters import MTP_BLOCK, text_block, vision_block
 
 MULTIMODAL_PREFIX = "model.language_model."
@@ -26,18 +29,22 @@ NamedView = tuple[str, SourceView]
 
 def source_views(config: ModelConfig, tensor_names: Collection[str]) -> dict[str, SourceView]:
     """The view of each parameter of `config`, in the order of the parameters' sources."""
-    return dict(_views(config, text_prefix(tensor_names)))
+    names = set(tensor_names)
+    return dict(_views(config, text_prefix(names), names))
 
 
 def text_prefix(tensor_names: Collection[str]) -> str:
     """Prefix of the text tensors.
 
-    The embedding decides: a flat text configuration occurs with both prefixes.
+    The embedding decides: a flat text configuration occurs with both prefixes. A checkpoint without
+    one, such as a quantized one that holds nothing else, has layers that tell.
     """
     names = set(tensor_names)
-    has_multimodal = f"{MULTIMODAL_PREFIX}embed_tokens.weight" in names
-    has_text_only = f"{TEXT_ONLY_PREFIX}embed_tokens.weight" in names
-    return TEXT_ONLY_PREFIX if has_text_only and not has_multimodal else MULTIMODAL_PREFIX
+    for prefix in (MULTIMODAL_PREFIX, TEXT_ONLY_PREFIX):
+        if f"{prefix}embed_tokens.weight" in names:
+            return prefix
+    has_text_only = any(name.startswith(f"{TEXT_ONLY_PREFIX}layers.") for name in names)
+    return TEXT_ONLY_PREFIX if has_text_only else MULTIMODAL_PREFIX
 
 
 def tensor_component(tensor_name: str) -> str:
@@ -47,15 +54,17 @@ def tensor_component(tensor_name: str) -> str:
     return "vision" if tensor_name.startswith(VISION_PREFIX) else "text"
 
 
-def _views(config: ModelConfig, prefix: str) -> Iterator[NamedView]:
-    yield from _text_views(config.text, prefix)
+def _views(config: ModelConfig, prefix: str, names: Collection[str]) -> Iterator[NamedView]:
+    yield from _text_views(config.text, prefix, names)
     if config.mtp is not None:
-        yield from _mtp_views(config.text, config.mtp)
+        yield from _mtp_views(config.text, config.mtp, names)
     if config.vision is not None:
         yield from _vision_views(config.vision, config.text.hidden_size)
+    for draft in config.drafts:
+        yield from draft_views(draft, config.text)
 
 
-def _text_views(text: TextConfig, prefix: str) -> Iterator[NamedView]:
+def _text_views(text: TextConfig, prefix: str, names: Collection[str]) -> Iterator[NamedView]:
     table = (text.vocab_size, text.hidden_size)
     embedding = SourceView(f"{prefix}embed_tokens.weight", table)
     yield "text/token_embedding", embedding
@@ -63,11 +72,14 @@ def _text_views(text: TextConfig, prefix: str) -> Iterator[NamedView]:
     yield "text/output_head", head
     yield "text/final_norm", SourceView(f"{prefix}norm.weight", (text.hidden_size,))
     for layer, mixer in enumerate(text.mixers):
-        yield from _block_views(text, text_block(layer), f"{prefix}layers.{layer}.", mixer)
+        tensors = f"{prefix}layers.{layer}."
+        yield from _block_views(text, text_block(layer), tensors, mixer, names)
 
 
-def _block_views(text: TextConfig, block: str, prefix: str, mixer: Mixer) -> Iterator[NamedView]:
-    D, inner = text.hidden_size, text.intermediate_size
+def _block_views(
+    text: TextConfig, block: str, prefix: str, mixer: Mixer, names: Collection[str]
+) -> Iterator[NamedView]:
+    D = text.hidden_size
     yield f"{block}input_norm", SourceView(f"{prefix}input_layernorm.weight", (D,))
     yield (
         f"{block}post_attention_norm",
@@ -77,6 +89,10 @@ def _block_views(text: TextConfig, block: str, prefix: str, mixer: Mixer) -> Ite
         yield from _attention_views(mixer, D, f"{block}attention/", f"{prefix}self_attn.")
     else:
         yield from _delta_net_views(mixer, D, f"{block}gdn/", f"{prefix}linear_attn.")
+    if isinstance(text.feed_forward, MoeConfig):
+        yield from moe_views(text.feed_forward, D, block, prefix, names)
+        return
+    inner = text.feed_forward.intermediate_size
     yield f"{block}mlp/gate", SourceView(f"{prefix}mlp.gate_proj.weight", (inner, D))
     yield f"{block}mlp/up", SourceView(f"{prefix}mlp.up_proj.weight", (inner, D))
     yield f"{block}mlp/down", SourceView(f"{prefix}mlp.down_proj.weight", (D, inner))
@@ -128,13 +144,15 @@ def _delta_net_views(
     yield f"{logical}output", SourceView(f"{prefix}out_proj.weight", (D, delta_net.value_width))
 
 
-def _mtp_views(text: TextConfig, attention: AttentionConfig) -> Iterator[NamedView]:
+def _mtp_views(
+    text: TextConfig, attention: AttentionConfig, names: Collection[str]
+) -> Iterator[NamedView]:
     D = text.hidden_size
     yield "mtp/input_projection", SourceView(f"{MTP_PREFIX}fc.weight", (D, 2 * D))
     yield "mtp/embedding_norm", SourceView(f"{MTP_PREFIX}pre_fc_norm_embedding.weight", (D,))
     yield "mtp/hidden_norm", SourceView(f"{MTP_PREFIX}pre_fc_norm_hidden.weight", (D,))
     yield "mtp/final_norm", SourceView(f"{MTP_PREFIX}norm.weight", (D,))
-    yield from _block_views(text, MTP_BLOCK, f"{MTP_PREFIX}layers.0.", attention)
+    yield from _block_views(text, MTP_BLOCK, f"{MTP_PREFIX}layers.0.", attention, names)
 
 
 def _vision_views(vision: VisionConfig, text_hidden_size: int) -> Iterator[NamedView]:

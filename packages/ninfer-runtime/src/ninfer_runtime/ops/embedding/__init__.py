@@ -8,6 +8,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_rank, output
 from ninfer_runtime.ops.registry import call, register
 
 register("embedding", "cpu", "ninfer_runtime.ops.embedding.reference:embedding")
+register("embedding", "cuda", "ninfer_runtime.ops.embedding.cuda:embedding")
 
 
 def embedding(token_ids: Tensor, table: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -6,12 +6,22 @@ import numpy as np
 
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.ops.linear.packed_weight import PackedWeight
+from ninfer_runtime.ops.linear.weight_records import decode_records
 from ninfer_runtime.ops.rounding import load, store
 
 
-def linear(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def linear(x: Tensor, weight: Tensor | PackedWeight, out: Tensor) -> None:
     """See the contract in the package."""
+    values = values_of(weight)
     if out.dtype is DType.FP32:
-        np.matmul(load(x), load(weight).T, out=out.array)
+        np.matmul(load(x), values.T, out=out.array)
     else:
-        store(out, load(x) @ load(weight).T)
+        store(out, load(x) @ values.T)
+
+
+def values_of(weight: Tensor | PackedWeight) -> np.ndarray:
+    """The values of a weight on the host, [N, K] in float32."""
+    if isinstance(weight, Tensor):
+        return load(weight)
+    return decode_records(weight.record_format, weight.data, weight.row_scale, weight.shape)

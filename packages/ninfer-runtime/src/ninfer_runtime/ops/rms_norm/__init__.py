@@ -7,6 +7,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
 from ninfer_runtime.ops.registry import call, register
 
 register("rms_norm", "cpu", "ninfer_runtime.ops.rms_norm.reference:rms_norm")
+register("rms_norm", "cuda", "ninfer_runtime.ops.rms_norm.cuda:rms_norm")
 
 
 def rms_norm(

@@ -9,6 +9,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape
 from ninfer_runtime.ops.registry import call, register
 
 register("rotary_table", "cpu", "ninfer_runtime.ops.rotary_table.reference:rotary_table")
+register("rotary_table", "cuda", "ninfer_runtime.ops.rotary_table.cuda:rotary_table")
 
 
 def rotary_table(

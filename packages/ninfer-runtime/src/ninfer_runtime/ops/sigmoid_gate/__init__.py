@@ -7,6 +7,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
 from ninfer_runtime.ops.registry import call, register
 
 register("sigmoid_gate", "cpu", "ninfer_runtime.ops.sigmoid_gate.reference:sigmoid_gate")
+register("sigmoid_gate", "cuda", "ninfer_runtime.ops.sigmoid_gate.cuda:sigmoid_gate")
 
 
 def sigmoid_gate(x: Tensor, gate: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
 from ninfer_runtime.ops.registry import call, register
 
 register("swiglu", "cpu", "ninfer_runtime.ops.swiglu.reference:swiglu")
+register("swiglu", "cuda", "ninfer_runtime.ops.swiglu.cuda:swiglu")
 
 
 def swiglu(gate: Tensor, up: Tensor, *, out: Tensor | None = None) -> Tensor:

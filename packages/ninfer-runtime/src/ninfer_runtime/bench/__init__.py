@@ -1,0 +1,1 @@
+"""Speed of single ops, beside what the device can do at most."""

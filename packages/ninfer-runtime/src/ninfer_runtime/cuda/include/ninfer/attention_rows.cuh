@@ -1,0 +1,165 @@
+// What a warp of attention keeps of its rows: queries as fragments, running softmax and sums.
+#pragma once
+#include "ninfer/elements.cuh"
+#include "ninfer/hadamard.cuh"
+#include "ninfer/kv_tile.cuh"
+
+namespace ninfer {
+
+constexpr float NEVER = -1e30f;  // a score of a masked key; its exponential is 0
+
+NINFER_DEVICE u32 pack_f16x2(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+NINFER_DEVICE float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// Query rows in the order of B fragments, f16 (bf16 for bf16 keys): [octet][step][lane][2 words].
+template <int C, int ROWS, int WARPS>
+NINFER_DEVICE void place_queries(u32 target, const u16* query, i64 column_stride, i64 head_stride,
+                                 u32 group, int first_row, int columns, int warp, int lane) {
+  const FragmentPlace place = query_place<C>(lane);
+  for (int r = warp; r < ROWS; r += WARPS) {
+    const int row = first_row + r, column = row / group;
+    u32 words[4] = {};
+    if (column < columns) {
+      const u16* source = query + column * column_stride + row % group * head_stride;
+      const uint4 v = load_global_16(source + lane * 8);
+      if constexpr (C == ROWS_BF16) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) words[j] = word_of(v, j);
+      } else {
+        float x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = bf16_to_float((u16)(word_of(v, i / 2) >> (i % 2 * 16)));
+        hadamard_256(x, lane);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+          words[j] = pack_f16x2(x[pair_element<C>(j, 0)], x[pair_element<C>(j, 1)]);
+      }
+    }
+    const u32 fragment = target + (r / 8 * 16 + place.step) * 256 + (r % 8 * 4 + place.q) * 8;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+      *(uint2*)shared_pointer(fragment + j * 256) = make_uint2(words[2 * j], words[2 * j + 1]);
+  }
+}
+
+// Running softmax of rows 2q and 2q+1 of each octet of a warp.
+template <int OCTETS>
+struct Softmax {
+  float largest[OCTETS][2], total[OCTETS][2];
+};
+
+NINFER_DEVICE u32 transposed(u32 x) {
+  u32 r;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
+  return r;
+}
+
+// The largest and the sum over the 8 lanes that hold other keys of the same rows.
+NINFER_DEVICE float largest_over_keys(float x) {
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  return x;
+}
+NINFER_DEVICE float sum_over_keys(float x) {
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+
+// Scores to weights relative to the largest so far, as B fragments; `acc` follows when that grows.
+template <int OCTETS>
+NINFER_DEVICE void update_softmax(Softmax<OCTETS>& soft, Sums<OCTETS>& acc,
+                                  const float (&score)[OCTETS][4], u32 (&weights)[OCTETS][2]) {
+  float largest[OCTETS][2], correction[OCTETS][2];
+  bool grows = false;
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const float m = largest_over_keys(fmaxf(score[o][c], score[o][c + 2]));
+      largest[o][c] = fmaxf(soft.largest[o][c], m);
+      correction[o][c] = exp2_approx(soft.largest[o][c] - largest[o][c]);
+      grows |= largest[o][c] != soft.largest[o][c];
+    }
+  if (__any_sync(~0u, grows)) {
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 16; n++)
+#pragma unroll
+      for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[n][o][i] *= correction[o][i % 2];
+  }
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++) {
+    float p[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[i] = exp2_approx(score[o][i] - largest[o][i % 2]);
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      soft.total[o][c] = soft.total[o][c] * correction[o][c] + (p[c] + p[c + 2]);
+      soft.largest[o][c] = largest[o][c];
+    }
+    weights[o][0] = transposed(pack_f16x2(p[0], p[1]));
+    weights[o][1] = transposed(pack_f16x2(p[2], p[3]));
+  }
+}
+
+// Calls function(element, values) for each run of neighbouring elements that this lane holds of row
+// 2q + `odd` of an octet: those of one chunk, E/8 of them.
+template <int C, int OCTETS, class F>
+NINFER_DEVICE void for_each_run(const Sums<OCTETS>& acc, int octet, int odd, int lane, F function) {
+  constexpr int E = RowShape<C>::PER_CHUNK, SUBS = E / 8;
+#pragma unroll
+  for (int chunk = 0; chunk < RowShape<C>::CHUNKS; chunk++) {
+    Pack<float, SUBS> run;
+#pragma unroll
+    for (int i = 0; i < SUBS; i++) {
+      const int n = chunk * SUBS + i;
+      run.element[i] = acc[n / 2][octet][n % 2 * 2 + odd];
+    }
+    function(chunk * E + SUBS * (lane / 4), run);
+  }
+}
+
+// The Hadamard transform of the nvfp4 rows of a warp: a butterfly for each bit of an element's
+// number.
+template <int OCTETS>
+NINFER_DEVICE void transform_sums(Sums<OCTETS>& acc, int lane) {
+#pragma unroll
+  for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      float x[32];  // elements of one row that this lane holds
+#pragma unroll
+      for (int n = 0; n < 32; n++) x[n] = acc[n / 2][o][n % 2 * 2 + c];
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2)
+#pragma unroll
+        for (int n = 0; n < 32; n++)
+          if ((n & d) == 0) {
+            const float a = x[n], b = x[n + d];
+            x[n] = a + b;
+            x[n + d] = a - b;
+          }
+#pragma unroll
+      for (int n = 0; n < 32; n++) {
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2) {
+          const float other = __shfl_xor_sync(~0u, x[n], d);
+          x[n] = lane & d ? other - x[n] : x[n] + other;
+        }
+        acc[n / 2][o][n % 2 * 2 + c] = x[n] * (1.f / 16);
+      }
+    }
+}
+
+}  // namespace ninfer

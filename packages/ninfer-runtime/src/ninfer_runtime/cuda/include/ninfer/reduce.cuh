@@ -1,0 +1,37 @@
+// Sums over the threads of a warp or block, always in the same order.
+#pragma once
+#include "ninfer/prelude.cuh"
+
+namespace ninfer {
+
+// The sum over groups of WIDTH neighbouring lanes, in all of them.
+template <int WIDTH = 32>
+NINFER_DEVICE float warp_sum(float x) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+
+template <int WIDTH = 32>
+NINFER_DEVICE float warp_max(float x) {
+#pragma unroll
+  for (int d = WIDTH / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  return x;
+}
+
+// The sum over a block of THREADS threads in all of them; `partial` has THREADS / 32 floats of
+// shared memory that nobody else touches before the next barrier.
+template <int THREADS>
+NINFER_DEVICE float block_sum(float x, float* partial, int thread) {
+  x = warp_sum(x);
+  if constexpr (THREADS > 32) {
+    if (thread % 32 == 0) partial[thread / 32] = x;
+    __syncthreads();
+    x = 0.f;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) x += partial[i];
+  }
+  return x;
+}
+
+}  // namespace ninfer

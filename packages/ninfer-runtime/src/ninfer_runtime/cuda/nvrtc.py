@@ -1,0 +1,137 @@
+"""One kernel instance from source to machine code, by NVRTC; needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ninfer_runtime.cuda.kernel import Kernel, headers_of
+from ninfer_runtime.errors import DeviceError, KernelCompileError
+
+OPTIONS = ("-std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v")
+
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of one kernel instance.
+
+    Attributes:
+        data: The cubin.
+        symbol: Name of the kernel in it.
+        registers: Registers of a thread.
+        stack_bytes: Stack frame of a thread; 0 unless an array is indexed at run time.
+        spill_bytes: Bytes that a thread writes to memory for want of registers.
+    """
+
+    data: bytes
+    symbol: str
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Version of the NVRTC library that is used.
+
+    Raises:
+        DeviceError: NVRTC or cuda-bindings is not installed.
+    """
+    nvrtc = _nvrtc()
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+def compile_kernel(kernel: Kernel, architecture: str) -> Cubin:
+    """Compile one instance.
+
+    Args:
+        kernel: What to compile.
+        architecture: For example ``sm_90a``.
+
+    Raises:
+        KernelCompileError: The source has an error; the message holds the compiler's log.
+        DeviceError: NVRTC or cuda-bindings is not installed.
+    """
+    source = kernel.read()
+    return compile_source(kernel, source, headers_of(source), architecture)
+
+
+def compile_source(
+    kernel: Kernel, source: str, headers: dict[str, str], architecture: str
+) -> Cubin:
+    """Compile one instance of a source that has been read; see `compile_kernel`."""
+    nvrtc = _nvrtc()
+    program = _value(
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            kernel.source.encode(),
+            len(headers),
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
+        )
+    )
+    try:
+        _value(nvrtc.nvrtcAddNameExpression(program, kernel.instance.encode()))
+        options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS)]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _log(nvrtc, program)
+        if int(result):
+            raise KernelCompileError(str(kernel), architecture, _with_source_lines(log, source))
+        symbol = _value(nvrtc.nvrtcGetLoweredName(program, kernel.instance.encode())).decode()
+        data = bytes(_value(nvrtc.nvrtcGetCUBINSize(program)))
+        _value(nvrtc.nvrtcGetCUBIN(program, data))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(data, symbol, *_resources(log))
+
+
+def _nvrtc() -> Any:
+    try:
+        nvrtc = import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        raise DeviceError(
+            f"CUDA kernels cannot be compiled: {error}",
+            hint="install ninfer-runtime with the extra cuda13 or cuda12",
+        ) from error
+    return nvrtc
+
+
+def _value(result: tuple[Any, ...]) -> Any:
+    code, *values = result
+    if int(code):
+        raise DeviceError(f"NVRTC failed: {code.name}")
+    return values[0] if values else None
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    log = bytes(_value(nvrtc.nvrtcGetProgramLogSize(program)))
+    _value(nvrtc.nvrtcGetProgramLog(program, log))
+    return log.rstrip(b"\0 \n").decode(errors="replace")
+
+
+def _resources(log: str) -> tuple[int, int, int]:
+    """Registers, stack bytes and spilled bytes, as the assembler reports them in the log."""
+    registers, stack = _REGISTERS.search(log), _STACK.search(log)
+    return (
+        int(registers[1]) if registers else 0,
+        int(stack[1]) if stack else 0,
+        max(int(stack[2]), int(stack[3])) if stack else 0,
+    )
+
+
+def _with_source_lines(log: str, source: str) -> str:
+    """The log, each error of the source itself followed by the line that it is about."""
+    lines = source.splitlines()
+    shown = []
+    for entry in log.splitlines():
+        shown.append(entry)
+        place = re.match(r"[^(]*\.cu\((\d+)\): error", entry)
+        if place and int(place[1]) <= len(lines):
+            shown.append(f"    {place[1]} | {lines[int(place[1]) - 1]}")
+    return "\n".join(shown)

@@ -1,0 +1,85 @@
+"""Pages of 64 tokens that hold the keys and values of one attention layer for all sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ninfer_runtime.device.base import Device
+from ninfer_runtime.device.dtypes import DType
+from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.kv.formats import KVFormat, RowFormat
+
+PAGE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlanes:
+    """Keys, or values, of every page.
+
+    Attributes:
+        format: How a row is stored.
+        codes: [pages, KH, 64, code width].
+        scales: [pages, KH, 64, scales of a row], None where the codec has none.
+    """
+
+    format: RowFormat
+    codes: Tensor
+    scales: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Codes and, if there are any, scales: what the codec takes and gives, in its order."""
+        return (self.codes,) if self.scales is None else (self.codes, self.scales)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes taken."""
+        return sum(tensor.num_bytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class KVPages:
+    """Keys and values of one layer.
+
+    Attributes:
+        format: Storage of both.
+        key: Rotated keys.
+        value: Values.
+    """
+
+    format: KVFormat
+    key: RowPlanes
+    value: RowPlanes
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that there are."""
+        return self.key.codes.shape[0]
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """KH."""
+        return self.key.codes.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes taken."""
+        return self.key.num_bytes + self.value.num_bytes
+
+
+def new_pages(
+    kv_format: KVFormat, num_pages: int, num_key_value_heads: int, device: Device
+) -> KVPages:
+    """Pages with undefined content; nobody reads a token before it has been written."""
+
+    def plane(dtype: DType, width: int) -> Tensor:
+        return device.empty((num_pages, num_key_value_heads, PAGE_TOKENS, width), dtype)
+
+    def planes(row_format: RowFormat) -> RowPlanes:
+        codec = row_format.codec
+        codes = plane(codec.code_dtype, codec.code_width)
+        if codec.scale_dtype is None:
+            return RowPlanes(row_format, codes)
+        return RowPlanes(row_format, codes, plane(codec.scale_dtype, codec.scale_width))
+
+    return KVPages(kv_format, planes(kv_format.key), planes(kv_format.value))

@@ -1,0 +1,187 @@
+"""Gated DeltaNet between its projections, for new tokens of several sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ninfer_runtime.device.dtypes import DType
+from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
+from ninfer_runtime.ops.registry import call, register
+
+OP = "gated_delta_net"
+register(OP, "cpu", "ninfer_runtime.ops.gated_delta_net.reference:gated_delta_net")
+register(OP, "cuda", "ninfer_runtime.ops.gated_delta_net.cuda:gated_delta_net")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaInputs:
+    """Projections of the new tokens: C at most for each of B sequences.
+
+    Attributes:
+        u: [B, C, CH]: input of the convolution; CH = (2·KH + VH)·128: queries, keys, values.
+        z: [B, C, VH·128]: output gate.
+        a: [B, C, VH]: decay before its activation.
+        b: [B, C, VH]: step size before its activation.
+    """
+
+    u: Tensor
+    z: Tensor
+    a: Tensor
+    b: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of the attributes."""
+        return self.u, self.z, self.a, self.b
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaWeights:
+    """Weights of a layer.
+
+    Attributes:
+        convolution: [4, CH], fp32 or bf16; the last tap meets the current token.
+        a_log: [VH], fp32.
+        dt_bias: [VH], fp32.
+        norm: [128], of the dtype of `convolution`.
+    """
+
+    convolution: Tensor
+    a_log: Tensor
+    dt_bias: Tensor
+    norm: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of the attributes."""
+        return self.convolution, self.a_log, self.dt_bias, self.norm
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSlots:
+    """States of many sequences.
+
+    Attributes:
+        state: [slots, VH, 128, 128], fp32: the matrix [DV, DK] of each value head.
+        records: [slots, ring, CH + 2·VH], of the dtype of `u`: u, a and b of the last tokens; the
+            token at position p is record ``p % ring``.
+    """
+
+    state: Tensor
+    records: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSteps:
+    """What each sequence does, each [B], int32.
+
+    Attributes:
+        source: Slot that is read.
+        destination: Slot that is written; the same, or one that no sequence reads in this call.
+        position: Tokens in the state of the source slot; 0 stands for a state and records of zeros.
+        replayed: Recorded tokens after `position` that come before the new ones, 0 or more.
+        columns: New tokens, 0..C.
+        committed: New tokens that the stored state is to contain, 0..columns.
+    """
+
+    source: Tensor
+    destination: Tensor
+    position: Tensor
+    replayed: Tensor
+    columns: Tensor
+    committed: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of the attributes."""
+        return (
+            self.source,
+            self.destination,
+            self.position,
+            self.replayed,
+            self.columns,
+            self.committed,
+        )
+
+
+HEAD = 128
+TAPS = 4
+
+
+def gated_delta_net(
+    inputs: DeltaInputs,
+    weights: DeltaWeights,
+    slots: DeltaSlots,
+    steps: DeltaSteps,
+    *,
+    eps: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Run the replayed and then the new tokens of each sequence from its state.
+
+    The tokens of a sequence are convolved (`causal_conv1d`, rounded to the dtype of `u`), gated
+    (`delta_gates`) and run through the delta rule (`gated_delta_rule`) in order; the rows of the new
+    ones, not rounded in between, are normalised and gated (`gated_rms_norm`) and rounded once. The
+    state after ``replayed + committed`` tokens is stored in the destination. The new tokens are
+    recorded there; of more than ``ring - 3`` only the last so many. With another destination than the source, the three tokens before `position` and the replayed ones are copied
+    to its records. Rows c ≥ columns[b] of the result are zero. A row does not depend on the other
+    sequences of the call, nor, but for rounding, on how its sequence was cut into calls and replays.
+
+    Args:
+        inputs: fp32 or bf16, all of one dtype, possibly strided.
+        weights: Of the layer.
+        slots: Changed in place; replayed + C ≤ ring - 3, unless C alone is more.
+        steps: Of the B sequences.
+        eps: Of the norm.
+        out: [B, C, VH·128], fp32 or bf16; shares no memory with the inputs. By default a new tensor
+            of the dtype of `u`.
+
+    Raises:
+        OpArgumentError: A shape or dtype is not as above.
+    """
+    check_rank(OP, "u", inputs.u, "B C CH")
+    check_rank(OP, "a", inputs.a, "B C VH")
+    check_rank(OP, "records", slots.records, "S R CH+2VH")
+    B, C, CH = inputs.u.shape
+    VH = inputs.a.shape[2]
+    query_and_key = CH - VH * HEAD
+    if VH < 1 or query_and_key <= 0 or query_and_key % (2 * HEAD):
+        raise OpArgumentError(
+            OP, "u", expected=f"2·KH·{HEAD} channels besides {VH} value heads", found=CH
+        )
+    if VH % (query_and_key // (2 * HEAD)):
+        raise OpArgumentError(OP, "a", expected="a multiple of KH heads", found=VH)
+    S, ring, _ = slots.records.shape
+    if ring < TAPS:
+        raise OpArgumentError(OP, "records", expected=f"at least {TAPS} a slot", found=ring)
+    shapes = (
+        ("z", inputs.z, (B, C, VH * HEAD)),
+        ("a", inputs.a, (B, C, VH)),
+        ("b", inputs.b, (B, C, VH)),
+        ("convolution", weights.convolution, (TAPS, CH)),
+        ("a_log", weights.a_log, (VH,)),
+        ("dt_bias", weights.dt_bias, (VH,)),
+        ("norm", weights.norm, (HEAD,)),
+        ("state", slots.state, (S, VH, HEAD, HEAD)),
+        ("records", slots.records, (S, ring, CH + 2 * VH)),
+    )
+    for argument, tensor, shape in shapes:
+        check_shape(OP, argument, tensor, shape)
+    check_dtype(OP, "u", inputs.u)
+    for argument in ("z", "a", "b"):
+        check_dtype(OP, argument, getattr(inputs, argument), (inputs.u.dtype,))
+    check_dtype(OP, "convolution", weights.convolution)
+    check_dtype(OP, "norm", weights.norm, (weights.convolution.dtype,))
+    check_dtype(OP, "records", slots.records, (inputs.u.dtype,))
+    for argument, tensor in (("a_log", weights.a_log), ("dt_bias", weights.dt_bias)):
+        check_dtype(OP, argument, tensor, (DType.FP32,))
+    check_dtype(OP, "state", slots.state, (DType.FP32,))
+    for tensor in steps.tensors:
+        check_shape(OP, "steps", tensor, (B,))
+        check_dtype(OP, "steps", tensor, (DType.INT32,))
+    out = output(OP, out, inputs.u, (B, C, VH * HEAD))
+    slot_tensors = (slots.state, slots.records)
+    call(OP, *inputs.tensors, *weights.tensors, *slot_tensors, *steps.tensors, out, eps=eps)
+    return out

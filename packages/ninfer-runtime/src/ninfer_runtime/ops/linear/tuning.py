@@ -1,0 +1,81 @@
+"""Which schedule multiplies: the measured one where there is one, else one that a rule makes."""
+
+from __future__ import annotations
+
+from ninfer_runtime.cuda.target import Target
+from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear.schedule import (
+    SKINNY_COLUMNS,
+    WIDE_COLUMNS,
+    X_IN_GLOBAL,
+    X_IN_SHARED,
+    Problem,
+    Schedule,
+    Skinny,
+    Wide,
+    x_rows_of,
+)
+from ninfer_runtime.ops.linear.tuned_skinny import TUNED_SKINNY, tile_class
+
+_REGULAR_STAGES = (5, 4)
+"""Records of a stage of schedules that a rule makes: few, so that few kernels are needed."""
+
+_UNEVEN_STAGE_BYTES = 4096
+
+
+def choose(problem: Problem, target: Target) -> Schedule:
+    """The schedule for a product.
+
+    Raises:
+        UnsupportedOpError: No kernel multiplies so many columns on such a device.
+    """
+    if problem.columns <= SKINNY_COLUMNS:
+        return _skinny(problem, target)
+    if target.has_wgmma and problem.columns <= WIDE_COLUMNS[-1]:
+        return _wide(problem, target)
+    raise UnsupportedOpError(
+        "linear",
+        "cuda",
+        detail=f"{problem.columns} columns and compute capability"
+        f" {target.capability[0]}.{target.capability[1]}",
+    )
+
+
+def _skinny(problem: Problem, target: Target) -> Skinny:
+    x_rows = x_rows_of(problem.columns, target)
+    if target.has_wgmma:
+        entries = TUNED_SKINNY[problem.record_format.name, x_rows]
+        entry = entries.get((problem.records, tile_class(problem.tiles)))
+        if entry is not None:
+            schedule = Skinny(x_rows, *entry)
+            if schedule.fits(problem, target):
+                return schedule
+    count, rest = divmod(problem.records, 8)
+    stage = next((n for n in _REGULAR_STAGES if count and count % n == 0), 0)
+    if not rest and stage:
+        for blocks in (2, 1):
+            schedule = Skinny(x_rows, 8, stage, stage, 2, blocks=blocks, resident=1)
+            if schedule.fits(problem, target):
+                return schedule
+    stage = max(1, _UNEVEN_STAGE_BYTES // problem.record_format.record_bytes)
+    shared = Skinny(x_rows, 8, stage, 0, 2, x_place=X_IN_SHARED)
+    if shared.fits(problem, target):
+        return shared
+    return Skinny(x_rows, 8, stage, 0, 2, x_place=X_IN_GLOBAL)
+
+
+def _wide(problem: Problem, target: Target) -> Wide:
+    x_rows = x_rows_of(problem.columns, target)
+    tiles = -(-problem.tiles // target.multiprocessors)
+    if x_rows == 128:
+        groups, row_groups = 2, 2 if tiles > 4 else 1
+    elif x_rows == 64:
+        groups, row_groups = 3, 3 if tiles > 4 else 1
+    elif tiles > 8:
+        groups, row_groups = 5, 5
+    else:
+        groups, row_groups = 4, 2 if tiles > 4 else 1
+    deep = [Wide(x_rows, groups, row_groups, stage) for stage in (4, 2, 1)]
+    fitting = [schedule for schedule in deep if schedule.fits(problem, target)]
+    # Three stages hide the loads better than large stages do.
+    return next((s for s in fitting if s.stages(problem, target) >= 3), fitting[0])

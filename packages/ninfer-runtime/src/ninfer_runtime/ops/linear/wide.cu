@@ -1,0 +1,294 @@
+// Linear for 9 to 128 columns on sm_90a: y[T, N] = x[T, K] * weight[N, K]^T.
+//
+// One warp streams records and activations through a ring that all warpgroups read. A warpgroup owns
+// 64 rows (four row tiles) of a pass, or shares them with others that take other parts of K. Weights
+// are decoded into registers and multiplied from there; the tensor cores read the activations in
+// shared memory by themselves.
+#include "ninfer/async_copy.cuh"
+#include "ninfer/launch_order.cuh"
+#include "ninfer/prelude.cuh"
+#include "ninfer/weight_record.cuh"
+#include "ninfer/wgmma.cuh"
+
+#if NINFER_HAS_WGMMA
+
+extern __shared__ __align__(1024) u8 dynamic_shared[];
+
+namespace ninfer {
+
+// The A fragment of a step with everything that belongs in it before the product.
+template <int F>
+NINFER_DEVICE void decode_scaled_step(const LaneRecord<F>& r, int s, u32* a) {
+  decode_step<F>(r, s, a);
+  if constexpr (F == NVFP4) {  // a code times its scale is exact in f16
+    const u32 scales = scale_pair<F>(r, s);
+    const u32 s0 = __byte_perm(scales, 0, 0x1010), s1 = __byte_perm(scales, 0, 0x3232);
+    a[0] = mul_f16x2(a[0], s0);
+    a[1] = mul_f16x2(a[1], s1);
+    a[2] = mul_f16x2(a[2], s0);
+    a[3] = mul_f16x2(a[3], s1);
+  }
+}
+
+// Starts d[64, N] = or += four warps' fragments of `STEPS` steps * N columns of x at descriptor b.
+template <int F, int N, int STEPS>
+NINFER_DEVICE void start_product(float* d, const u32 (*a)[4], u32 b, bool accumulate) {
+  constexpr int WIDTH = N > 64 ? 64 : N;
+#pragma unroll
+  for (int s = 0; s < STEPS; s++)
+#pragma unroll
+    for (int n = 0; n < N; n += WIDTH) {
+      const u32 tile = b + 2 * s + n * 128 / 16;
+      if constexpr (F == BF16)
+        wgmma_bf16<WIDTH>(d + n / 2, a[s], tile, accumulate || s > 0);
+      else
+        wgmma_f16<WIDTH>(d + n / 2, a[s], tile, accumulate || s > 0);
+    }
+}
+
+// acc += sum * the f16 scales of rows g (lower half) and g + 8.
+template <int N>
+NINFER_DEVICE void add_scaled(float* acc, float* sum, u32 scales) {
+  wgmma_pin<N / 2>(sum);
+  const float s0 = f16_to_float((u16)scales), s1 = f16_to_float((u16)(scales >> 16));
+#pragma unroll
+  for (int j = 0; j < N / 2; j++) acc[j] = fmaf(sum[j], j & 2 ? s1 : s0, acc[j]);
+}
+
+// What a warp multiplies its rows with, record by record. While the tensor cores work on one record,
+// the next is decoded; so the stage of the last record is free one record later.
+template <int F, int N>
+struct Multiplier {
+  // Groups whose scales multiply sums; other formats have theirs in the operands, or in the rows.
+  static constexpr int GROUPS = F <= Q8 ? RecordShape<F>::GROUPS : 0;
+  // With two groups the registers do not suffice for two records; there is more time for each.
+  static constexpr bool AHEAD = GROUPS < 2;
+  float acc[N / 2];
+  float sum[GROUPS > 0 ? N / 2 : 1];
+  u32 scales;
+  u32 a[AHEAD ? 2 : 1][4][4];
+
+  NINFER_DEVICE void clear() {
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) acc[j] = 0.f;
+    forget();
+  }
+
+  // Nothing is in flight.
+  NINFER_DEVICE void forget() {
+    scales = 0;
+    if constexpr (GROUPS == 1) {
+#pragma unroll
+      for (int j = 0; j < N / 2; j++) sum[j] = 0.f;
+    }
+  }
+
+  // Adds what is in flight to the sums.
+  NINFER_DEVICE void finish() {
+    if constexpr (GROUPS < 2) wgmma_wait<0>();
+    if constexpr (GROUPS == 0) wgmma_pin<N / 2>(acc);
+    if constexpr (GROUPS == 1) add_scaled<N>(acc, sum, scales);
+  }
+
+  // Starts the product of one record and the tile of x at descriptor b. When it returns, the record
+  // before is done. `slot` alternates between 0 and 1.
+  NINFER_DEVICE void step(u32 record, bool valid, int lane, int slot, u32 b) {
+    if constexpr (!AHEAD) slot = 0;
+    u32 next[GROUPS > 0 ? GROUPS : 1] = {};
+    if (valid) {
+      const LaneRecord<F> r = load_record<F>(record, lane);
+#pragma unroll
+      for (int s = 0; s < 4; s++) decode_scaled_step<F>(r, s, a[slot][s]);
+#pragma unroll
+      for (int i = 0; i < GROUPS; i++) next[i] = scale_pair<F>(r, i);
+    }
+    if constexpr (GROUPS == 0) {
+      wgmma_fence();
+      start_product<F, N, 4>(acc, a[slot], b, true);
+      wgmma_commit();
+      wgmma_wait<1>();
+    } else if constexpr (GROUPS == 1) {
+      finish();
+      wgmma_fence();
+      start_product<F, N, 4>(sum, a[slot], b, false);
+      wgmma_commit();
+      scales = next[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        wgmma_fence();
+        start_product<F, N, 2>(sum, a[slot] + 2 * i, b + 4 * i, false);
+        wgmma_commit();
+        wgmma_wait<0>();
+        add_scaled<N>(acc, sum, next[i]);
+      }
+    }
+  }
+};
+
+// Registers of a multiplying thread, once the warpgroup that loads has given up most of its own.
+constexpr int multiplier_registers(int groups) {
+  return groups >= 5 ? 88 : groups == 4 ? 112 : groups == 3 ? 160 : 240;
+}
+
+// F: weight format. N: columns of x in memory (16, 32, 64 or 128). G: warpgroups that multiply.
+// KC: records of a warpgroup and row tile in a stage. `row_groups` warpgroups take different
+// rows, G / row_groups different parts of K.
+template <int F, int N, int G, int KC>
+__global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
+    const u8* __restrict__ weight, const u8* x, void* y, const float* __restrict__ row_scale,
+    const float* column_scale, int tiles, int rows, int columns, int stride, int records,
+    int float_output, int row_groups, int stages) {
+  constexpr int BYTES = RecordShape<F>::BYTES, X_TILE = N * 128;
+  const u32 shared = (shared_address(dynamic_shared) + 1023) & ~1023u;
+  const int lane = threadIdx.x & 31, warp = warp_index();
+  const int k_groups = G / row_groups, stage_records = k_groups * KC;
+  const u32 x_stage = stage_records * X_TILE, tile_stage = stage_records * BYTES;
+  const u32 full = shared, empty = shared + stages * 8;
+  const u32 x_at = shared + 1024, weight_at = x_at + stages * x_stage;
+  const u32 weight_stage = row_groups * 4 * tile_stage;
+  const u32 sums_at = weight_at + stages * weight_stage;
+
+  const int begin = (int)((u64)blockIdx.x * tiles / gridDim.x);
+  const int end = (int)((u64)(blockIdx.x + 1) * tiles / gridDim.x);
+  const int pass_tiles = row_groups * 4;
+  const int passes = (end - begin + pass_tiles - 1) / pass_tiles;
+  const int pass_stages = (records + stage_records - 1) / stage_records;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; i++) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(empty + 8 * i, G * 4);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+
+  if (warp >= G * 4) {  // the warpgroup that loads, with one warp
+    give_up_registers<24>();
+    if (warp > G * 4) return;
+    const int total = passes * pass_stages;
+    const auto load_weights = [&](int slot, int first, int chunk) {
+      const int valid = min_int(pass_tiles, end - first);
+      const int count = min_int(stage_records, records - chunk * stage_records);
+      if (lane == 0) barrier_expect(full + 8 * slot, (valid * BYTES + X_TILE) * count);
+      __syncwarp();
+      if (lane < valid)
+        bulk_copy(weight_at + slot * weight_stage + lane * tile_stage,
+                  weight + ((u64)(first + lane) * records + chunk * stage_records) * BYTES,
+                  count * BYTES, full + 8 * slot, EVICT_FIRST);
+    };
+    const auto load_x = [&](int slot, int chunk) {
+      const int count = min_int(stage_records, records - chunk * stage_records);
+      if (lane == 0)
+        bulk_copy(x_at + slot * x_stage, x + (u64)chunk * x_stage, count * X_TILE, full + 8 * slot,
+                  EVICT_LAST);
+    };
+    const int ahead = min_int(stages, total);
+    for (int i = 0; i < ahead; i++)
+      load_weights(i, begin + i / pass_stages * pass_tiles, i % pass_stages);
+    wait_for_previous_kernels();
+    for (int i = 0; i < ahead; i++) load_x(i, i % pass_stages);
+    let_next_kernel_start();
+    int first = begin + ahead / pass_stages * pass_tiles, chunk = ahead % pass_stages, slot = 0;
+    u32 phase = 0;
+    for (int i = ahead; i < total; i++) {
+      barrier_wait(empty + 8 * slot, phase);
+      load_weights(slot, first, chunk);
+      load_x(slot, chunk);
+      if (++chunk == pass_stages) {
+        chunk = 0;
+        first += pass_tiles;
+      }
+      if (++slot == stages) {
+        slot = 0;
+        phase ^= 1;
+      }
+    }
+  } else {
+    take_registers<multiplier_registers(G)>();
+    wait_for_previous_kernels();
+    const int group = warp >> 2, row_group = group / k_groups, k_group = group % k_groups;
+    const int my_tile = row_group * 4 + (warp & 3);
+    const u32 my_records = weight_at + my_tile * tile_stage + k_group * KC * BYTES;
+    const u32 my_x = x_at + k_group * KC * X_TILE;
+    Multiplier<F, N> product = {};
+    int slot = 0, held = -1;  // held: the stage before, while its last record is in flight
+    u32 phase = 0;
+    const auto release = [&]() {
+      if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
+      held = -1;
+    };
+    for (int tile = begin + my_tile; tile - my_tile < end; tile += pass_tiles) {
+      const bool valid = tile < end, group_valid = tile - (warp & 3) < end;
+      product.clear();
+      for (int left = records; left > 0; left -= stage_records) {
+        barrier_wait(full + 8 * slot, phase);
+        const int count = group_valid ? min_int(KC, left - k_group * KC) : 0;
+        const u32 record = my_records + slot * weight_stage;
+        const u32 x_tile = wgmma_descriptor(my_x + slot * x_stage);
+#pragma unroll
+        for (int i = 0; i < KC; i++) {
+          if (i < count) {
+            product.step(record + i * BYTES, valid, lane, i & 1, x_tile + i * (X_TILE / 16));
+            if (i == 0) release();  // of the stage before
+          }
+        }
+        if (count < KC || KC % 2 == 1) {  // the next stage begins with slot 0 again
+          product.finish();
+          product.forget();
+          release();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(empty + 8 * slot);
+        } else {
+          held = slot;
+        }
+        if (++slot == stages) {
+          slot = 0;
+          phase ^= 1;
+        }
+      }
+      product.finish();
+      release();
+      float* acc = product.acc;
+
+      if (k_groups > 1) {  // the first part of K adds the others in their order
+        constexpr int PART = 128 * N * 2;
+        const u32 sums = sums_at + row_group * (k_groups - 1) * PART + (threadIdx.x & 127) * 16;
+        if (k_group > 0) {
+#pragma unroll
+          for (int j = 0; j < N / 2; j += 4)
+            store_shared_floats(sums + (k_group - 1) * PART + j / 4 * 2048, acc + j);
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(G * 128) : "memory");
+        if (k_group == 0) {
+          for (int g = 0; g < k_groups - 1; g++)
+#pragma unroll
+            for (int j = 0; j < N / 2; j++)
+              acc[j] += load_shared_float(sums + g * PART + j / 4 * 2048 + j % 4 * 4);
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(G * 128) : "memory");
+      }
+      if (k_group == 0 && valid) {
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+          const int row = tile * 16 + (lane >> 2) + 4 * (j & 2);
+          const int column = j / 4 * 8 + 2 * (lane & 3) + (j & 1);
+          if (column < columns && row < rows) {
+            float v = acc[j] * record_factor<F>() * column_scale[column];
+            if (row_scale) v *= row_scale[row];
+            const u64 at = (u64)column * stride + row;
+            if (float_output)
+              ((float*)y)[at] = v;
+            else
+              ((u16*)y)[at] = float_to_bf16(v);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ninfer
+
+#endif

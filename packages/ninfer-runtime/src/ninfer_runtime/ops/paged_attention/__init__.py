@@ -1,0 +1,64 @@
+"""Gated causal attention of new tokens over the paged caches of several sequences."""
+
+from __future__ import annotations
+
+from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.kv.pages import KVPages
+from ninfer_runtime.kv.row_codecs import HEAD_DIM
+from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
+from ninfer_runtime.ops.paged_arguments import Spans, check_pages
+from ninfer_runtime.ops.registry import call, register
+
+register("paged_attention", "cpu", "ninfer_runtime.ops.paged_attention.reference:paged_attention")
+register("paged_attention", "cuda", "ninfer_runtime.ops.paged_attention.cuda:paged_attention")
+
+
+def paged_attention(
+    query: Tensor,
+    gate: Tensor,
+    pages: KVPages,
+    spans: Spans,
+    *,
+    scale: float,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Attend from each new token to all positions up to its own, and gate the result.
+
+    New token c of sequence b stands at position p = before[b] + c, and its key and value are in the
+    pages already. With j = h // (H / KH)::
+
+        y[b, c, h] = σ(gate[b, c, h]) ⊙ Σ_s softmax_s(scale · query[b, c, h] · key[s, j]) · value[s, j]
+
+    over s ≤ p, evaluated in float32 from the decoded keys and values and rounded once. Where a format
+    stores transformed keys, the query is transformed as well; where it stores transformed values, the
+    sum is transformed back. Rows c ≥ columns[b] of the result are zero. A row does not depend on the
+    other sequences of the call.
+
+    Args:
+        query: [B, C, H, 256], fp32 or bf16, possibly strided; H is a multiple of KH.
+        gate: [B, C, H, 256], fp32 or bf16, possibly strided.
+        pages: Of KH key heads.
+        spans: Where the B sequences stand, C new tokens at most.
+        scale: Factor of the scores, usually 1 / 16.
+        out: [B, C, H, 256], fp32 or bf16; shares no memory with the inputs. By default a new tensor
+            of the dtype of `query`.
+
+    Raises:
+        OpArgumentError: A shape or dtype is not as above.
+    """
+    op = "paged_attention"
+    check_rank(op, "query", query, "B C H HD")
+    B, C, H, _ = query.shape
+    KH = pages.num_key_value_heads
+    check_dtype(op, "query", query)
+    check_dtype(op, "gate", gate)
+    check_shape(op, "query", query, (B, C, H, HEAD_DIM))
+    check_shape(op, "gate", gate, query.shape)
+    check_pages(op, pages, KH)
+    if KH < 1 or H % KH:
+        raise OpArgumentError(op, "query", expected=f"a multiple of {KH} heads", found=H)
+    spans.check(op, B)
+    out = output(op, out, query)
+    call(op, query, gate, *spans.tensors, out, pages=pages, scale=scale)
+    return out

@@ -1,0 +1,53 @@
+"""NumPy meaning of `sample`: row by row, by the functions of the requests' sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.ops.rounding import load
+from ninfer_runtime.sampling.distribution import penalized, processed_distribution
+from ninfer_runtime.sampling.params import MAX_CANDIDATES, SamplingParams
+from ninfer_runtime.sampling.random import Purpose, uniform
+
+
+def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
+    """See the contract in the package; `tensors` are those of `SamplingRows`, then the output."""
+    *settings, counts, masks, out = (tensor.array for tensor in tensors)
+    for r in range(logits.shape[0]):
+        values = load(logits[r : r + 1])[0, :public_tokens]
+        *numbers, seed, position, purpose, counts_row, mask_row = (each[r] for each in settings)
+        counted = np.zeros(public_tokens, np.int32)
+        if counts_row >= 0:
+            counted = counts[counts_row, :public_tokens]
+        allowed = np.arange(public_tokens)
+        if mask_row >= 0:
+            allowed = _allowed(masks[mask_row], public_tokens)
+        if not np.isfinite(values).all() or not allowed.size:
+            out[r] = -1
+            continue
+        params = _params(*(each.item() for each in numbers))
+        ranked = penalized(values, params, counted)[allowed]
+        distribution = processed_distribution(ranked, params)
+        low, high = (int(word) & 0xFFFFFFFF for word in seed)
+        u = uniform(high << 32 | low, int(position), Purpose(int(purpose)))
+        out[r] = allowed[distribution.draw(u)]
+
+
+def _allowed(words: np.ndarray, public_tokens: int) -> np.ndarray:
+    """The tokens whose bits are set, ascending."""
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits[:public_tokens])
+
+
+def _params(
+    temperature: float, top_k: int, top_p: float, min_p: float, presence: float, frequency: float
+) -> SamplingParams:
+    return SamplingParams(
+        temperature=max(temperature, 0.0),
+        top_p=top_p,
+        top_k=min(top_k, MAX_CANDIDATES),
+        min_p=min_p,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+    )

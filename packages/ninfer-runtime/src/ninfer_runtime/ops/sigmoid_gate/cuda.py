@@ -1,0 +1,18 @@
+"""Launch of `sigmoid_gate` on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from ninfer_runtime.cuda.kernel import Kernel
+from ninfer_runtime.cuda.pointwise import launch_pointwise, pointwise_kernels
+from ninfer_runtime.cuda.target import Target
+from ninfer_runtime.device.tensor import Tensor
+
+
+def kernels(target: Target) -> list[Kernel]:
+    """What models need, on any GPU."""
+    return pointwise_kernels("sigmoid_gate")
+
+
+def sigmoid_gate(x: Tensor, gate: Tensor, out: Tensor) -> None:
+    """See the contract in the package."""
+    launch_pointwise("sigmoid_gate", x, gate, out)

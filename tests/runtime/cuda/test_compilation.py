@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from ninfer_runtime.cuda import compilation
+from ninfer_runtime.cuda.compilation import compile_kernels
+from ninfer_runtime.cuda.kernel import Kernel
+from ninfer_runtime.cuda.module_cache import ModuleCache
+from ninfer_runtime.errors import KernelCompileError
+
+# Kernels of the package itself: other processes do not see what a test has changed.
+KERNELS = [
+    Kernel("ops/linear/activations.cu", f"ninfer::pack_activations_kernel<{tiles}, false>")
+    for tiles in ("false", "true")
+]
+
+
+def test_processes_fill_the_cache_and_report_progress(tmp_path):
+    cache = ModuleCache(tmp_path)
+    seen: list[str] = []
+    targets = [(kernel, "sm_80") for kernel in [*KERNELS, *KERNELS]]
+    cubins = compile_kernels(targets, cache, jobs=2, advance=lambda amount, item: seen.append(item))
+    assert set(cubins) == set(targets)
+    assert sorted(seen) == [kernel.instance for kernel in KERNELS]
+    for kernel, architecture in targets:
+        assert cache.get(kernel, architecture) == cubins[kernel, architecture]
+
+
+def test_what_is_in_the_cache_starts_no_process(tmp_path, monkeypatch):
+    cache = ModuleCache(tmp_path)
+    cubin = cache.load(KERNELS[0], "sm_80")
+    monkeypatch.delattr(compilation, "ProcessPoolExecutor")
+    seen: list[str] = []
+    found = compile_kernels(
+        [(KERNELS[0], "sm_80")], cache, advance=lambda amount, item: seen.append(item)
+    )
+    assert found == {(KERNELS[0], "sm_80"): cubin}
+    assert seen == [KERNELS[0].instance]
+
+
+def test_the_first_error_ends_the_compilation(tmp_path):
+    absent = Kernel(KERNELS[0].source, "ninfer::absent_kernel")
+    with pytest.raises(KernelCompileError, match=r"absent_kernel in .* does not compile"):
+        compile_kernels([(absent, "sm_80")], ModuleCache(tmp_path), jobs=1)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ninfer_runtime.cuda import driver as driver_module
+from ninfer_runtime.cuda import launch
+from ninfer_runtime.cuda.launch import INT, POINTER, Geometry, LoadedKernel
+from ninfer_runtime.cuda.nvrtc import Cubin
+from ninfer_runtime.errors import DeviceError
+
+bindings = pytest.importorskip("cuda.bindings.driver")
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Launches with the driver's own structures, but calls that only record."""
+
+    def run(*geometries: Geometry, result=0):
+        calls: list[tuple] = []
+
+        def launch_kernel(config, function, arguments, extra):
+            attributes = [(a.id.name, a.value) for a in config.attrs[: config.numAttrs]]
+            calls.append(("launch", config.gridDimX, config.sharedMemBytes, attributes, arguments))
+            return (bindings.CUresult(result),)
+
+        def set_attribute(function, attribute, value):
+            calls.append(("shared", value))
+            return (bindings.CUresult(0),)
+
+        names = {
+            "cuLaunchKernelEx": launch_kernel,
+            "cuFuncSetAttribute": set_attribute,
+            **{name: getattr(bindings, name) for name in dir(bindings) if name.startswith("CU")},
+        }
+        monkeypatch.setattr(launch, "driver", lambda: SimpleNamespace(**names))
+        kernel = LoadedKernel(Cubin(b"", "f_kernel", 1, 0, 0), 0, None)
+        for geometry in geometries:
+            kernel.launch(geometry, [(5, INT), (0, POINTER)], 0)
+        return calls
+
+    return run
+
+
+def test_arguments_go_with_their_types(run):
+    ((_, blocks, shared, attributes, arguments),) = run(Geometry(7, 32, 100))
+    assert (blocks, shared, attributes) == (7, 100, [])
+    assert arguments == ((5, 0), (INT, POINTER))
+
+
+def test_overlap_and_clusters_become_attributes(run):
+    ((*_, attributes, _),) = run(Geometry(8, 32, cluster=2, overlap=True))
+    (overlap, first), (cluster, second) = attributes
+    assert overlap == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
+    assert first.programmaticStreamSerializationAllowed == 1
+    assert cluster == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
+    assert (second.clusterDim.x, second.clusterDim.y, second.clusterDim.z) == (2, 1, 1)
+
+
+def test_much_shared_memory_is_allowed_once(run):
+    calls = run(*(Geometry(1, 32, size) for size in (48 << 10, 100 << 10, 90 << 10, 101 << 10)))
+    assert [call[1] for call in calls if call[0] == "shared"] == [100 << 10, 101 << 10]
+
+
+def test_a_refused_launch_names_the_kernel(run):
+    with pytest.raises(DeviceError, match=r"launch of f_kernel failed: CUDA_ERROR_INVALID_VALUE"):
+        run(Geometry(1, 32), result=1)
+
+
+def test_without_cuda_bindings_the_error_says_what_to_install(monkeypatch):
+    def absent(name):
+        raise ModuleNotFoundError(name="cuda")
+
+    monkeypatch.setattr(driver_module, "import_module", absent)
+    with pytest.raises(DeviceError, match="no module cuda") as caught:
+        driver_module.driver.__wrapped__()
+    assert "cuda13" in str(caught.value.hint)

@@ -1,0 +1,74 @@
+"""What can be said of the CUDA device without one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ninfer_runtime.device import cuda, get_device
+from ninfer_runtime.device.cuda import CudaDevice, check_driver
+from ninfer_runtime.errors import DeviceError
+
+
+@pytest.fixture
+def without_driver(monkeypatch):
+    def fail():
+        raise DeviceError("device 'cuda' is not available: the NVIDIA driver is not installed")
+
+    monkeypatch.setattr(cuda, "driver", fail)
+
+
+def test_without_a_driver_the_device_is_not_available(without_driver):
+    with pytest.raises(DeviceError, match="the NVIDIA driver is not installed"):
+        get_device("cuda")
+
+
+def test_without_cupy_the_error_says_what_to_install(monkeypatch):
+    def absent(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(cuda, "import_module", absent)
+    with pytest.raises(DeviceError, match="no module cupy") as caught:
+        cuda._import_cupy()
+    assert "cuda13" in str(caught.value.hint)
+
+
+def test_an_old_driver_is_refused():
+    check_driver((13, 0), (13, 5))
+    check_driver((13, 0), (12, 9))
+    with pytest.raises(DeviceError, match=r"supports CUDA 12\.4, .* compiles for CUDA 13"):
+        check_driver((12, 4), (13, 5))
+
+
+ATTRIBUTES = {
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 7,
+    "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR": 5,
+    "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT": 40,
+    "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 65536,
+}
+
+OLD_GPU = SimpleNamespace(
+    CUdevice_attribute=SimpleNamespace(**{name: name for name in ATTRIBUTES}),
+    cuDeviceGetCount=lambda: (0, 1),
+    cuDeviceGet=lambda index: (0, index),
+    cuDeviceGetName=lambda size, device: (0, b"Old\0\0"),
+    cuDriverGetVersion=lambda: (0, 13020),
+    cuDeviceGetAttribute=lambda attribute, device: (0, ATTRIBUTES[attribute]),
+)
+
+
+def test_properties_are_read(monkeypatch):
+    monkeypatch.setattr(cuda, "driver", lambda: OLD_GPU)
+    properties = cuda.read_properties(0)
+    assert (properties.name, properties.driver_version) == ("Old", (13, 2))
+    assert properties.target.capability == (7, 5)
+    assert properties.target.shared_bytes == 65536
+
+
+def test_an_old_gpu_and_an_absent_one_are_refused(monkeypatch):
+    monkeypatch.setattr(cuda, "driver", lambda: OLD_GPU)
+    with pytest.raises(DeviceError, match=r"compute capability 7\.5, at least 8\.0"):
+        CudaDevice()
+    with pytest.raises(DeviceError, match=r"there is no GPU 1: 1 is visible"):
+        CudaDevice(1)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ninfer_format import codec_for
+from ninfer_runtime.device import DType
+from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear import linear
+from ninfer_runtime.ops.linear.cases import WEIGHT_FORMATS
+from ninfer_runtime.ops.linear.packing import pack_weight
+from ninfer_runtime.ops.linear.reference import values_of
+
+
+@pytest.mark.parametrize("name", WEIGHT_FORMATS)
+def test_a_packed_weight_has_the_values_of_the_object(stored_weight, device, name):
+    codec, payload = stored_weight(name, (128, 192))
+    weight = pack_weight(codec, payload, device)
+    found, expected = values_of(weight), codec.decode(payload).reshape(128, 192)
+    if name == "nvfp4":  # a division there, a product with the reciprocal here
+        np.testing.assert_allclose(found, expected, rtol=2e-7)
+    else:
+        np.testing.assert_array_equal(found, expected)
+    extra = 0 if weight.row_scale is None else 128 * 4
+    assert weight.num_bytes == weight.data.nbytes + extra
+
+
+def test_stacked_matrices_keep_their_divisors(stored_weight, device):
+    codec, payload = stored_weight("nvfp4", (256, 64), divisors=2)
+    weight = pack_weight(codec, payload, device)
+    assert len(np.unique(weight.row_scale[:128])) == len(np.unique(weight.row_scale[128:])) == 1
+    assert weight.row_scale[0] != weight.row_scale[128]
+    np.testing.assert_allclose(values_of(weight), codec.decode(payload).reshape(256, 64), rtol=2e-7)
+
+
+@pytest.mark.parametrize("name", WEIGHT_FORMATS)
+def test_linear_multiplies_packed_weights(
+    stored_weight, device, tensor, poisoned, assert_rounded_once, values_of, rng, name
+):
+    codec, payload = stored_weight(name, (128, 192))
+    weight = pack_weight(codec, payload, device)
+    x = tensor(rng.standard_normal((3, 192)), DType.BF16)
+    out = poisoned((3, 128), DType.FP32)
+    linear(x, weight, out=out)
+    expected = values_of(x) @ codec.decode(payload).reshape(128, 192).astype(np.float64).T
+    assert_rounded_once(out, expected, tolerance=1e-4)
+
+
+def test_other_formats_are_refused(device):
+    codec = codec_for("fp32", "contiguous_le_v1", (4, 4))
+    with pytest.raises(UnsupportedOpError, match="fp32"):
+        pack_weight(codec, np.zeros(64, np.uint8), device)

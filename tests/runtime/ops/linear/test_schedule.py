@@ -1,0 +1,94 @@
+"""Which kernel is chosen, for every architecture, without a device."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ninfer_runtime.cuda.target import TYPICAL_TARGETS
+from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear.cases import MODEL_SHAPES
+from ninfer_runtime.ops.linear.schedule import Skinny, Wide, problem_of, x_rows_of
+from ninfer_runtime.ops.linear.tuned_skinny import TUNED_SKINNY, tile_class
+from ninfer_runtime.ops.linear.tuning import choose
+from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS
+
+HOPPER = TYPICAL_TARGETS["sm_90a"]
+
+
+@given(
+    architecture=st.sampled_from(list(TYPICAL_TARGETS)),
+    name=st.sampled_from(list(RECORD_FORMATS)),
+    shape=st.sampled_from(list(MODEL_SHAPES.values()))
+    | st.tuples(st.integers(1, 40_000), st.integers(1, 20_000)),
+    columns=st.integers(1, 8),
+)
+def test_up_to_eight_columns_run_everywhere(architecture, name, shape, columns):
+    target = TYPICAL_TARGETS[architecture]
+    problem = problem_of(RECORD_FORMATS[name], shape, columns)
+    schedule = choose(problem, target)
+    assert isinstance(schedule, Skinny)
+    assert schedule.fits(problem, target)
+    geometry = schedule.geometry(problem, target)
+    assert geometry.shared_bytes <= target.shared_bytes
+    assert geometry.blocks % schedule.cluster == 0
+    assert 0 < geometry.blocks <= problem.tiles * schedule.cluster
+    assert geometry.threads <= 1024
+    if schedule.last:  # what the kernel takes for granted
+        count = problem.records // (schedule.warps * schedule.cluster)
+        assert count * schedule.warps * schedule.cluster == problem.records
+        chunks = -(-count // schedule.stage)
+        assert count == (chunks - 1) * schedule.stage + schedule.last
+    assert columns <= schedule.x_rows
+
+
+@given(
+    name=st.sampled_from(list(RECORD_FORMATS)),
+    shape=st.sampled_from(list(MODEL_SHAPES.values()))
+    | st.tuples(st.integers(1, 40_000), st.integers(1, 20_000)),
+    columns=st.integers(9, 128),
+)
+def test_more_columns_run_on_hopper(name, shape, columns):
+    problem = problem_of(RECORD_FORMATS[name], shape, columns)
+    schedule = choose(problem, HOPPER)
+    assert isinstance(schedule, Wide)
+    assert schedule.groups % schedule.row_groups == 0
+    assert schedule.stages(problem, HOPPER) >= 2
+    geometry = schedule.geometry(problem, HOPPER)
+    assert geometry.shared_bytes <= HOPPER.shared_bytes
+    assert geometry.threads == (schedule.groups + 1) * 128
+
+
+@pytest.mark.parametrize("architecture", [name for name in TYPICAL_TARGETS if name != "sm_90a"])
+def test_more_columns_are_refused_elsewhere(architecture):
+    problem = problem_of(RECORD_FORMATS["bf16"], (64, 64), 9)
+    with pytest.raises(UnsupportedOpError, match="9 columns and compute capability"):
+        choose(problem, TYPICAL_TARGETS[architecture])
+
+
+def test_the_number_of_columns_is_rounded_up_to_what_kernels_exist_for():
+    counts = (1, 2, 4, 5, 8, 9, 16, 17, 33, 65, 128)
+    rows = [x_rows_of(count, HOPPER) for count in counts]
+    assert rows == [1, 4, 4, 8, 8, 16, 16, 32, 64, 128, 128]
+    ampere = TYPICAL_TARGETS["sm_80"]
+    assert [x_rows_of(count, ampere) for count in (1, 2, 8)] == [1, 8, 8]
+
+
+@pytest.mark.parametrize(("name", "x_rows"), TUNED_SKINNY)
+def test_measured_schedules_run_the_shapes_that_they_were_measured_with(name, x_rows):
+    record_format = RECORD_FORMATS[name]
+    entries = TUNED_SKINNY[name, x_rows]
+    for shape in MODEL_SHAPES.values():
+        problem = problem_of(record_format, shape, x_rows)
+        entry = entries[problem.records, tile_class(problem.tiles)]
+        assert choose(problem, HOPPER) == Skinny(x_rows, *entry)
+
+
+def test_blocks_that_share_a_multiprocessor_fit_together():
+    problem = problem_of(RECORD_FORMATS["q4_g64_fp16"], (34816, 5120), 1)
+    schedule = choose(problem, HOPPER)
+    assert isinstance(schedule, Skinny)
+    assert schedule.blocks > 1
+    assert schedule.shared_bytes(problem, HOPPER) <= HOPPER.shared_for(schedule.blocks)
+    assert schedule.geometry(problem, HOPPER).blocks == 132 * schedule.blocks

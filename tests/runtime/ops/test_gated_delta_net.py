@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ninfer_runtime.device import DType
+from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.ops.gated_delta_net import (
+    DeltaInputs,
+    DeltaSlots,
+    DeltaSteps,
+    DeltaWeights,
+    gated_delta_net,
+)
+from ninfer_runtime.ops.gated_delta_net.cases import TEST_CASES, DeltaCase
+
+ON_CUDA = True
+EPS = 1e-6
+HEAD = 128
+TOLERANCE = 2e-5
+
+
+def bf16(values):
+    return np.asarray(values).astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def oracle(tokens, z, weights, state, begin, key_heads):
+    """Rows and states [T] of all tokens after `begin`, in float64, one token and head at a time.
+
+    `tokens` [T + 3, CH + 2 VH] starts with the three tokens before; `state` [VH, 128, 128].
+    """
+    convolution, a_log, dt_bias, norm = weights
+    CH, VH = convolution.shape[1], a_log.shape[0]
+    rows, states = [], [state.copy()]
+    for t in range(3, len(tokens)):
+        mixed = sum(convolution[j] * tokens[t - 3 + j, :CH] for j in range(4))
+        mixed = bf16(mixed * sigmoid(mixed)).reshape(-1, HEAD)
+        a, b = tokens[t, CH : CH + VH], tokens[t, CH + VH :]
+        g = -np.exp(a_log) * np.logaddexp(0, a + dt_bias)
+        row = np.empty((VH, HEAD))
+        state = state.copy()
+        for h in range(VH):
+            q = mixed[h // (VH // key_heads)]
+            k = mixed[key_heads + h // (VH // key_heads)]
+            q, k = (v / np.sqrt(v @ v + 1e-6) for v in (q, k))
+            decayed = np.exp(g[h]) * state[h]
+            error = sigmoid(b[h]) * (mixed[2 * key_heads + h] - decayed @ k)
+            state[h] = decayed + np.outer(error, k)
+            y = state[h] @ q / np.sqrt(HEAD)
+            row[h] = y / np.sqrt((y * y).mean() + EPS) * norm
+        rows.append(row)
+        states.append(state)
+    gates = z.reshape(len(z), VH, HEAD)
+    new = np.array(rows[len(rows) - len(z) :]).reshape(gates.shape)
+    return new * gates * sigmoid(gates), states
+
+
+class Setting:
+    """Random inputs of a case: host arrays in float64 of bf16 values."""
+
+    def __init__(self, rng, case: DeltaCase):
+        B, C = len(case.position), case.columns
+        self.case = case
+        VH, CH = case.value_heads, (2 * case.key_heads + case.value_heads) * HEAD
+        self.u = bf16(rng.standard_normal((B, C, CH)))
+        self.z = bf16(rng.standard_normal((B, C, VH * HEAD)))
+        self.a, self.b = (bf16(rng.standard_normal((B, C, VH))) for _ in range(2))
+        self.convolution = bf16(rng.standard_normal((4, CH)))
+        self.a_log = np.log(rng.uniform(0.05, 2, VH)).astype(np.float32)
+        self.dt_bias = rng.standard_normal(VH).astype(np.float32)
+        self.norm = bf16(rng.standard_normal(HEAD))
+        slots = 2 * B + 1
+        self.state = rng.standard_normal((slots, VH, HEAD, HEAD)).astype(np.float32)
+        self.records = bf16(rng.standard_normal((slots, case.ring, CH + 2 * VH)))
+        order = rng.permutation(slots).astype(np.int32)
+        self.source = order[:B]
+        self.destination = np.where(case.moves, order[B : 2 * B], self.source).astype(np.int32)
+
+    def call(self, tensor, device, out=None, strided=False):
+        """Run the op; returns the result and the slots after it."""
+        inputs = [tensor(x, DType.BF16) for x in (self.u, self.z, self.a, self.b)]
+        if strided:
+            inputs = cut_out_of_one(tensor, (self.u, self.z, self.a, self.b))
+        weights = DeltaWeights(
+            tensor(self.convolution, DType.BF16),
+            tensor(self.a_log),
+            tensor(self.dt_bias),
+            tensor(self.norm, DType.BF16),
+        )
+        # A copy, because a CPU tensor shares the memory of a float32 array.
+        slots = DeltaSlots(tensor(self.state.copy()), tensor(self.records, DType.BF16))
+        case = self.case
+        host = (
+            self.source,
+            self.destination,
+            case.position,
+            case.replayed,
+            case.valid,
+            case.committed,
+        )
+        steps = DeltaSteps(*(device.from_host(np.array(each, np.int32)) for each in host))
+        found = gated_delta_net(DeltaInputs(*inputs), weights, slots, steps, eps=EPS, out=out)
+        return found, slots
+
+    def expected(self, b):
+        """Rows and states of sequence b, and the tokens after its position with their history."""
+        case = self.case
+        begin, replayed, valid = case.position[b], case.replayed[b], case.valid[b]
+        past = np.arange(begin - 3, begin + replayed)
+        old = self.records[self.source[b]][past % case.ring] * (past >= 0)[:, None]
+        new = np.concatenate([x[b, :valid] for x in (self.u, self.a, self.b)], axis=-1)
+        tokens = np.concatenate((old, new))
+        state = self.state[self.source[b]].astype(np.float64) * (begin > 0)
+        weights = (self.convolution, self.a_log, self.dt_bias, self.norm)
+        rows, states = oracle(tokens, self.z[b, :valid], weights, state, begin, case.key_heads)
+        return rows, states, tokens
+
+
+def cut_out_of_one(tensor, arrays):
+    used = sum(each.shape[-1] for each in arrays)
+    foreign = np.full((*arrays[0].shape[:2], 8 + -used % 8), np.nan)
+    whole = tensor(
+        np.concatenate([foreign[..., :8], *arrays, foreign[..., 8:]], axis=-1), DType.BF16
+    )
+    ends = 8 + np.cumsum([each.shape[-1] for each in arrays])
+    return [whole[..., end - each.shape[-1] : end] for each, end in zip(arrays, ends, strict=True)]
+
+
+@pytest.mark.parametrize("case", TEST_CASES, ids=str)
+@pytest.mark.parametrize("strided", [False, True])
+def test_matches_the_recurrence(device, tensor, poisoned, values_of, rng, case, strided):
+    setting = Setting(rng, case)
+    out = poisoned(setting.z.shape, DType.BF16)
+    found, slots = setting.call(tensor, device, out, strided)
+    assert found is out
+    rows, state, records = values_of(out), values_of(slots.state), values_of(slots.records)
+    touched = set()
+    for b, valid in enumerate(case.valid):
+        expected, states, tokens = setting.expected(b)
+        # An input that the convolution rounds to the other bf16 neighbour shows in its token.
+        np.testing.assert_allclose(
+            rows[b, :valid], expected.reshape(valid, setting.z.shape[-1]), rtol=2**-7, atol=0.03
+        )
+        error = np.abs(rows[b, :valid] - expected.reshape(valid, setting.z.shape[-1]))
+        assert (
+            error > 2**-8 * np.abs(expected.reshape(valid, setting.z.shape[-1])) + 1e-3
+        ).sum() <= 0.01 * error.size
+        assert not rows[b, valid:].any()
+        to, stored = setting.destination[b], case.replayed[b] + case.committed[b]
+        difference = state[to] - states[stored]
+        assert np.sqrt((difference**2).mean()) < 2e-3 * np.sqrt((states[stored] ** 2).mean() + 1e-9)
+        kept = min(valid, case.ring - 3)
+        positions = case.position[b] - 3 + np.arange(len(tokens))
+        begin = 0 if case.moves[b] else len(tokens) - valid
+        for index in [*range(begin, len(tokens) - valid), *range(len(tokens) - kept, len(tokens))]:
+            if positions[index] >= 0 and positions[index] > positions[-1] - case.ring:
+                np.testing.assert_array_equal(
+                    records[to, positions[index] % case.ring], tokens[index]
+                )
+        touched.add(int(to))
+    for slot in set(range(len(state))) - touched:
+        np.testing.assert_array_equal(state[slot], setting.state[slot])
+        np.testing.assert_array_equal(records[slot], setting.records[slot])
+
+
+def test_a_replay_gives_the_rows_of_a_commit(device, tensor, values_of, rng):
+    """Six tokens at once, and two that are committed, two that are replayed, two more."""
+    whole = DeltaCase(1, 2, 6, 16, (7,), (0,), (6,), (6,), (False,))
+    setting = Setting(rng, whole)
+    expected, slots = setting.call(tensor, device)
+    state = values_of(slots.state)
+    rows = []
+    for begin, count, position, replayed, committed in (
+        (0, 2, 7, 0, 2),
+        (2, 3, 9, 0, 0),
+        (4, 2, 9, 2, 2),
+    ):
+        part = Setting(
+            rng,
+            DeltaCase(1, 2, count, 16, (position,), (replayed,), (count,), (committed,), (False,)),
+        )
+        for name in ("convolution", "a_log", "dt_bias", "norm", "state", "records", "source"):
+            setattr(part, name, getattr(setting, name))
+        part.destination = setting.source
+        for name in ("u", "z", "a", "b"):
+            setattr(part, name, getattr(setting, name)[:, begin : begin + count])
+        found, after = part.call(tensor, device)
+        setting.state = values_of(after.state).astype(np.float32)
+        setting.records = values_of(after.records)
+        rows.append(values_of(found)[:, : min(count, 2)])
+    together = np.concatenate(rows, axis=1)
+    if device.kind == "cuda":
+        np.testing.assert_array_equal(together, values_of(expected))
+        np.testing.assert_array_equal(setting.state[setting.source[0]], state[setting.source[0]])
+    np.testing.assert_allclose(together, values_of(expected), rtol=2**-7, atol=1e-2)
+    np.testing.assert_allclose(
+        setting.state[setting.source[0]], state[setting.source[0]], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_other_sequences_do_not_show(device, tensor, values_of, rng):
+    case = DeltaCase(1, 2, 2, 16, (40, 0, 8), (1, 0, 2), (2, 1, 2), (0, 1, 2), (False,) * 3)
+    setting = Setting(rng, case)
+    together, slots = setting.call(tensor, device)
+    for b in range(3):
+        per_sequence = ("position", "replayed", "valid", "committed", "moves")
+        own_steps = {name: getattr(case, name)[b : b + 1] for name in per_sequence}
+        alone = Setting(rng, replace(case, **own_steps))
+        for name in ("convolution", "a_log", "dt_bias", "norm", "state", "records"):
+            setattr(alone, name, getattr(setting, name))
+        for name in ("u", "z", "a", "b", "source", "destination"):
+            setattr(alone, name, getattr(setting, name)[b : b + 1])
+        found, own = alone.call(tensor, device)
+        np.testing.assert_array_equal(values_of(found)[0], values_of(together)[b])
+        slot = setting.destination[b]
+        np.testing.assert_array_equal(values_of(own.state)[slot], values_of(slots.state)[slot])
+
+
+def test_wrong_arguments_are_refused(device, tensor, rng):
+    setting = Setting(rng, DeltaCase(2, 4, 1, 4, (3,), (0,), (1,), (1,), (False,)))
+    for name, value, message in (
+        ("u", setting.u[..., :-64], "'u'"),
+        ("a", setting.a[..., :3], "'u'|'a'"),
+        ("z", setting.z[..., :7], "'z'"),
+        ("records", setting.records[:, :3], "'records'"),
+        ("norm", setting.norm[:5], "'norm'"),
+        ("source", np.zeros(2, np.int32), "'steps'"),
+    ):
+        kept = getattr(setting, name)
+        setattr(setting, name, value)
+        with pytest.raises(OpArgumentError, match=message):
+            setting.call(tensor, device)
+        setattr(setting, name, kept)
