@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ninfer_format import open_artifact
+from ninfer_format.verification.conversion_report import read_report
 from ninfer_runtime import builtin_model
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "build_builtin_model.py"
@@ -20,13 +21,20 @@ def test_the_shipped_model_is_what_the_converter_makes():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_shipped_model_has_every_component_and_no_report_beside_it():
+def test_the_shipped_model_has_every_component_and_its_hashes_beside_it():
     path = builtin_model.path()
     with open_artifact(path) as artifact:
         assert artifact.name == "tiny-qwen3_5"
         assert set(artifact.directory.components) == {"text", "vision", "mtp"}
         assert artifact.directory.provenance["recipe"] == {"name": "qwen3_8_27b"}
-    assert not path.with_name(path.name + ".conversion.json").exists()
+        objects = {record.id for record in artifact.directory.objects}
+        artifact_id = artifact.artifact_id.hex()
+    report = read_report(path)
+    assert report is not None
+    assert report.artifact_id == artifact_id
+    assert report.objects.keys() == objects
+    assert report.directory is not None
+    assert str(TOOL.parents[1]) not in report.path.read_text("utf-8")
 
 
 def test_an_outdated_model_is_an_error_on_stderr(

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 from ninfer_format import open_artifact
@@ -193,7 +195,9 @@ def test_a_wrong_recipe_name_suggests_the_nearest(run: Run, checkpoint: Path):
 def test_missing_tensors_are_one_line_and_exit_3(run: Run, tmp_path: Path, checkpoint: Path):
     folder = tmp_path / "config only"
     folder.mkdir()
-    (folder / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    for file in checkpoint.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, folder)
     result = run("--model", folder, "--recipe", "qwen3_8_27b", "--out", "x.ninfer", "--json")
     assert result.returncode == ExitCode.INVALID_INPUT
     (line,) = error_lines(result)
@@ -260,7 +264,9 @@ def test_recipes_are_listed(run: Run):
     assert [line.split()[0] for line in run("recipes").stdout.splitlines()] == list(OFFICIAL)
     document = json.loads(run("recipes", "--json").stdout)
     assert [entry["name"] for entry in document["recipes"]] == list(OFFICIAL)
-    assert all(entry["sources"] == ["base"] for entry in document["recipes"])
+    sources = {entry["name"]: entry["sources"] for entry in document["recipes"]}
+    assert sources["qwen3_8_27b"] == ["base"]
+    assert sources["qwen3_8_27b_nvfp4"] == ["base", "quantized"]
 
 
 @pytest.mark.parametrize("name", ["", "model.safetensors"])
@@ -279,6 +285,21 @@ def test_sources_are_listed(run: Run, checkpoint: Path, name: str):
     text = run("sources", checkpoint / name).stdout.splitlines()
     assert len(text) == 182
     assert text[-1].startswith("181 tensors, ")
+
+
+def test_sources_of_a_gguf_file_are_listed(run: Run, tmp_path: Path):
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen35")
+    values = np.ones((3, 64), np.float32)
+    quantized = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("w", quantized, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    document = json.loads(run("sources", tmp_path / "m.gguf", "--json").stdout)
+    assert document["tensors"] == [
+        {"name": "w", "dtype": "Q8_0", "shape": [3, 64], "bytes": 204, "file": "m.gguf"}
+    ]
 
 
 def test_sources_of_a_file_that_is_none(run: Run, tmp_path: Path):

@@ -16,11 +16,11 @@ import pytest
 from ninfer_format import Artifact, SafetensorsCheckpoint, TensorRecord, get_format, open_artifact
 from ninfer_format.dtypes import GroupedFormat
 from ninfer_format.errors import CheckpointError
+from ninfer_format.verification.conversion_report import report_path
 from ninfer_quant.cli.plan_table import plan_document
 from ninfer_quant.errors import VerificationError
 from ninfer_quant.methods.request import MethodRequest
 from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
-from ninfer_quant.pipeline.staging import report_path
 from ninfer_quant.recipes.loading import load_recipe
 from ninfer_quant.resources.tokenizer import SPLIT_PATTERN
 
@@ -242,6 +242,20 @@ def test_the_report(quantized: Path, checkpoint: Path):
     assert {"ninfer-quant", "ninfer-format", "numpy", "python"} <= set(report["versions"])
 
 
+def test_the_report_has_the_hash_of_every_object_and_of_the_directory(quantized: Path):
+    report = report_of(quantized)
+    content = quantized.read_bytes()
+    with open_artifact(quantized) as artifact:
+        payload_start = len(content) - artifact.payload_bytes
+        assert report["object_sha256"] == {
+            record.id: sha256(
+                content[payload_start + record.offset : payload_start + record.end]
+            ).hexdigest()
+            for record in artifact.directory.objects
+        }
+    assert report["directory_sha256"] == sha256(content[:payload_start]).hexdigest()
+
+
 def test_report_statistics_equal_an_independent_computation(
     quantized: Path, expected: Mapping[str, np.ndarray]
 ):
@@ -365,7 +379,7 @@ def test_a_recipe_file_can_do_what_no_official_one_does(
         "            values = request.values(first * K, last * K).reshape(-1, K)\n"
         "            values = values.astype(np.float32) * request.parameters['factor']\n"
         "            words = grouped_absmax(values.astype(np.float32), request.target.format)\n"
-        "            output.write_codes(first, words.codes, words.scales)\n"
+        "            output.write_rows(first, words)\n"
         "    return MethodJob(produce)\n"
         "\n"
         "def configure(model, recipe, sources):\n"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ninfer_format import open_artifact
-from ninfer_quant.pipeline.staging import report_path
+from ninfer_format.verification.conversion_report import report_path
 
 README = Path(__file__).resolve().parents[2] / "packages" / "ninfer-quant" / "README.md"
 

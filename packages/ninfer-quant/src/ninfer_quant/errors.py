@@ -6,7 +6,9 @@
     ├── RecipeError        a recipe asks for something that cannot be done
     ├── ConversionError    a checkpoint's values or files cannot become an artifact
     ├── VerificationError  what was written differs from its source by more than its format allows
-    └── DiskSpaceError     the output does not fit
+    ├── DiskSpaceError     the output does not fit
+    ├── DownloadError      a checkpoint cannot be loaded from the Hub
+    └── MissingPackageError  a package that is needed is not installed
 """
 
 from __future__ import annotations
@@ -67,3 +69,17 @@ class DiskSpaceError(NInferError):
 
     code = "disk_space"
     exit_code = ExitCode.CAPACITY
+
+
+class DownloadError(NInferError):
+    """A checkpoint cannot be loaded from the Hub."""
+
+    code = "download"
+    exit_code = ExitCode.FAILED
+
+
+class MissingPackageError(NInferError):
+    """What was asked for needs a package that is not installed."""
+
+    code = "missing_package"
+    exit_code = ExitCode.UNAVAILABLE

@@ -18,18 +18,21 @@ from ninfer_format.commandline import (
 )
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
+from ninfer_quant.cli.device import choose_device
 from ninfer_quant.cli.schema import SCHEMA
 
 if TYPE_CHECKING:
     from ninfer_quant.pipeline.conversion import Conversion, ConversionRequest
     from ninfer_quant.pipeline.run import RunOptions
+    from ninfer_quant.recipes.proposal import ProposalRequest
 
-COMPONENTS = ("text", "vision", "mtp")
+COMPONENTS = ("text", "vision", "mtp", "dflash", "dflash2")
 
 HEADINGS = {
-    "Input": ("model", "recipe", "override", "components", "resource"),
+    "Input": ("model", "recipe", "override", "source", "components", "resource"),
+    "Proposal head": ("proposal", "proposal_rows", "ranking"),
     "Output": ("out", "force", "name", "max_file_bytes", "artifact_id"),
-    "Work": ("rows_per_chunk", "jobs", "verify", "plan"),
+    "Work": ("device", "rows_per_chunk", "jobs", "verify", "plan"),
 }
 
 
@@ -54,10 +57,10 @@ Examples:
 )
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
     required=True,
-    metavar="DIR",
-    help="Checkpoint folder: config.json, Safetensors weights, tokenizer files.",
+    metavar="DIR|ID",
+    help="Checkpoint folder: config.json, Safetensors weights, tokenizer files; or a Hub id "
+    "org/name[@revision].",
 )
 @click.option(
     "--recipe",
@@ -72,11 +75,18 @@ Examples:
     help="FILE.py[:FUNC] that runs after the recipe; repeatable.",
 )
 @click.option(
+    "--source",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="What a recipe reads beside the model: a Safetensors file or folder, a .gguf or .ninfer "
+    "file, or a Hub id; opened when the recipe asks for it; repeatable.",
+)
+@click.option(
     "--components",
     default="text",
     show_default=True,
     metavar="LIST",
-    help=f"Comma list of {', '.join(COMPONENTS)}.",
+    help=f"Comma list of {', '.join(COMPONENTS)}; dflash and dflash2 need --source of that name.",
 )
 @click.option(
     "--resource",
@@ -84,6 +94,23 @@ Examples:
     metavar="ROLE=PATH",
     help="File to store instead of the checkpoint's own, for example "
     "chat_template.jinja=t.jinja; repeatable.",
+)
+@click.option(
+    "--proposal", is_flag=True, help="Add a reduced output head for drafts, the proposal head."
+)
+@click.option(
+    "--proposal-rows",
+    type=click.IntRange(min=1),
+    default=131072,
+    show_default=True,
+    help="Tokens of the proposal head.",
+)
+@click.option(
+    "--ranking",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Token counts that choose them: rows of int64, the totals first. Not needed if the head "
+    "has all tokens.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Artifact to write.")
 @click.option("--force", is_flag=True, help="Replace an existing artifact and its report.")
@@ -99,6 +126,11 @@ Examples:
     "--artifact-id",
     metavar="HEX",
     help="32 hex digits that identify the artifact, for reproducible bytes.  [default: random]",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Where weights are quantized.  [default: cuda if there is a GPU]",
 )
 @click.option(
     "--rows-per-chunk",
@@ -132,30 +164,34 @@ def build(terminal: Terminal, **options: Any) -> None:
 
     request = _request(options)
     run_options = None if options["plan"] else _run_options(options)
-    conversion = plan_conversion(request)
+    conversion = plan_conversion(request, needs_weights=not options["plan"])
     for change in conversion.resources.changes:
         terminal.detail(change.message)
     if run_options is None:
         _show_plan(terminal, conversion)
     else:
-        _convert(terminal, conversion, run_options)
+        convert_planned(terminal, conversion, run_options)
 
 
 def _request(options: dict[str, Any]) -> ConversionRequest:
     from ninfer_quant.pipeline.conversion import ConversionRequest
     from ninfer_quant.recipes.loading import load_recipe
+    from ninfer_quant.sources.open import locate
 
     if options["name"] == "":
         raise UsageError("--name must not be empty")
     _refuse_bytes(options)
     return ConversionRequest(
-        model=options["model"].expanduser(),
+        model=locate(options["model"], with_weights=not options["plan"]),
         recipe=load_recipe(options["recipe"]),
         overrides=tuple(load_recipe(reference) for reference in options["override"]),
-        components=_components(options["components"]),
+        sources=parse_sources(options["source"]),
+        proposal=_proposal(options),
+        components=parse_components(options["components"]),
         resources=_resources(options["resource"]),
         name=options["name"],
         rows_per_chunk=options["rows_per_chunk"],
+        device="cpu" if options["plan"] else choose_device(options["device"]),
         max_file_bytes=options["max_file_bytes"],
     )
 
@@ -180,15 +216,22 @@ def _run_options(options: dict[str, Any]) -> RunOptions:
 def _refuse_bytes(options: dict[str, Any]) -> None:
     """Refuse names that are not text, because artifact and report are UTF-8 and hold them."""
     named = [(option, options[option]) for option in ("model", "recipe", "name", "out")]
-    named += [(option, item) for option in ("override", "resource") for item in options[option]]
+    named += [
+        (option, item) for option in ("override", "source", "resource") for item in options[option]
+    ]
     # The folder's own name is stored, also when it is given as "." or through a link.
-    named.append(("model", options["model"].expanduser().resolve().name))
+    named.append(("model", Path(options["model"]).expanduser().resolve().name))
     for option, value in named:
         if value is not None and not is_text(str(value)):
             raise UsageError(f"--{option}: {str(value)!r} is not UTF-8", hint="rename it")
 
 
-def _components(text: str) -> tuple[str, ...]:
+def parse_components(text: str) -> tuple[str, ...]:
+    """Names of a comma list of components.
+
+    Raises:
+        UsageError: One is unknown or given twice, or text is not among them.
+    """
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in COMPONENTS:
@@ -201,6 +244,38 @@ def _components(text: str) -> tuple[str, ...]:
     if "text" not in names:
         raise UsageError(f"--components {text} lacks text, which every artifact has")
     return names
+
+
+def parse_sources(assignments: tuple[str, ...]) -> dict[str, str]:
+    """Paths or Hub ids of NAME=PATH assignments, by name.
+
+    Raises:
+        UsageError: One is no assignment, or a name is given twice or reserved.
+    """
+    sources: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, reference = assignment.partition("=")
+        if not (name and equals and reference):
+            raise UsageError(f"--source {assignment!r} is not NAME=PATH")
+        if name == "base":
+            raise UsageError("--source base: that is the name of --model")
+        if name in sources:
+            raise UsageError(f"--source {name} is given twice")
+        sources[name] = reference
+    return sources
+
+
+def _proposal(options: dict[str, Any]) -> ProposalRequest | None:
+    from ninfer_quant.recipes.proposal import ProposalRequest
+
+    if not options["proposal"]:
+        if options["ranking"] is not None:
+            raise UsageError("--ranking is for --proposal", hint="give --proposal too")
+        return None
+    ranking = options["ranking"]
+    return ProposalRequest(
+        options["proposal_rows"], None if ranking is None else ranking.expanduser()
+    )
 
 
 def _resources(assignments: tuple[str, ...]) -> dict[str, Path]:
@@ -239,7 +314,8 @@ def _show_plan(terminal: Terminal, conversion: Conversion) -> None:
         click.echo("\n".join(plan_lines(document)))
 
 
-def _convert(terminal: Terminal, conversion: Conversion, options: RunOptions) -> None:
+def convert_planned(terminal: Terminal, conversion: Conversion, options: RunOptions) -> None:
+    """Run a planned conversion with a progress bar, and say what was written."""
     from ninfer_quant.pipeline.run import check_outputs, run_conversion, work_bytes
 
     # Before the progress bar says that something has begun.

@@ -7,11 +7,18 @@ from typing import NoReturn
 import click
 
 from ninfer_format.commandline import run, version_option
+from ninfer_quant.cli.attach import attach
 from ninfer_quant.cli.build import build
 from ninfer_quant.cli.extract import extract
+from ninfer_quant.cli.policy import policy
 from ninfer_quant.cli.recipes import recipes
+from ninfer_quant.cli.rename import rename
+from ninfer_quant.cli.resource import resource
 from ninfer_quant.cli.schema import SCHEMA
 from ninfer_quant.cli.sources import sources
+from ninfer_quant.cli.split import split
+from ninfer_quant.cli.template import template
+from ninfer_quant.cli.upgrade import upgrade
 
 
 class _BuildByDefault(click.Group):
@@ -41,7 +48,20 @@ def command() -> None:
     """
 
 
-for _subcommand in (build, extract, recipes, sources):
+_SUBCOMMANDS = (
+    attach,
+    build,
+    extract,
+    policy,
+    recipes,
+    rename,
+    resource,
+    sources,
+    split,
+    template,
+    upgrade,
+)
+for _subcommand in _SUBCOMMANDS:
     command.add_command(_subcommand)
 
 

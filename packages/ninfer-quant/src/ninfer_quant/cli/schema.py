@@ -1,3 +1,4 @@
-"""Name and version of the command's JSON documents."""
+"""Names and versions of the commands' JSON documents."""
 
 SCHEMA = "ninfer-convert/1"
+QUANT_SCHEMA = "ninfer-quant/1"

@@ -15,15 +15,16 @@ from ninfer_quant.cli.schema import SCHEMA
     epilog="""\b
 Examples:
   ninfer-convert sources Qwen3.8-27B
-  ninfer-convert sources model.safetensors --json > tensors.json""",
+  ninfer-convert sources model.safetensors --json > tensors.json
+  ninfer-convert sources model.gguf""",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @common_options(SCHEMA)
 def sources(terminal: Terminal, file: Path) -> None:
-    """List the tensors of FILE, a Safetensors file, an index or a folder."""
-    from ninfer_format import SafetensorsCheckpoint
+    """List the tensors of FILE: a Safetensors file, index or folder, or a GGUF file."""
+    from ninfer_format.checkpoint.open_checkpoint import open_checkpoint
 
-    checkpoint = SafetensorsCheckpoint(file.expanduser())
+    checkpoint = open_checkpoint(file.expanduser())
     tensors = [checkpoint.info(name) for name in checkpoint.names]
     if terminal.json:
         entries = [

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ninfer_format import get_format, grouped_absmax
-from ninfer_format.dtypes import GroupedFormat
-from ninfer_quant.errors import RecipeError
+from ninfer_format import GroupedWords, grouped_absmax
+from ninfer_quant.encoders.grouped import CodeRange
+from ninfer_quant.methods.chunk_values import chunk_values
+from ninfer_quant.methods.grouped_words import (
+    half_scale_bound,
+    largest_scales,
+    words_under,
+)
 from ninfer_quant.methods.request import MethodJob, MethodRequest, ObjectOutput
+from ninfer_quant.methods.target_checks import grouped_format, require_grouped
+
+NAME = "grouped_absmax"
 
 
 def plan_grouped_absmax(request: MethodRequest) -> MethodJob:
@@ -17,49 +25,34 @@ def plan_grouped_absmax(request: MethodRequest) -> MethodJob:
         RecipeError: The target is no matrix of a grouped format, or parameters were given.
     """
     request.refuse_parameters()
-    target = request.target
-    _grouped(target.format)
-    if len(target.shape) != 2:
-        raise RecipeError(f"method grouped_absmax writes matrices, not shape {list(target.shape)}")
+    codes = CodeRange.of(require_grouped(NAME, request))
 
     def produce(output: ObjectOutput) -> None:
-        _, K = target.shape
         for first, last in request.chunks():
-            values = request.values(first * K, last * K).reshape(-1, K)
             with request.encoding(first):
-                words = grouped_absmax(values, target.format)
-            output.write_codes(first, words.codes, words.scales)
+                words = _words(request, first, last, codes)
+            output.write_rows(first, words)
 
     return MethodJob(produce)
 
 
+def _words(request: MethodRequest, first: int, last: int, codes: CodeRange) -> GroupedWords:
+    format_name = request.target.format
+    if request.device == "cpu":
+        # The same words, from arithmetic that is arranged for the caches of a CPU.
+        return grouped_absmax(request.matrix(first, last), format_name)
+    xp, x = chunk_values(request, first, last)
+    return words_under(xp, x, largest_scales(xp, x, codes, format_name), codes)
+
+
 def error_bound(values: np.ndarray, format_name: str) -> np.ndarray:
     """Largest allowed |stored - source| of each value, from the source alone.
-
-    A code is the nearest multiple of the scale, so the error is at most half a scale; the scale is
-    the group's maximum over qmax, rounded to binary16: relatively by 2^-11, below the normal range
-    by at most 2^-24, which qmax multiplies where the code is clamped.
 
     Args:
         values: Source values, float32 ``[N, K]``.
         format_name: A grouped integer format.
 
     Returns:
-        float32 ``[N, K]``.
+        float32 ``[N, K]``; see `half_scale_bound`.
     """
-    format_ = _grouped(format_name)
-    N, K = values.shape
-    groups = -(-K // format_.group)
-    padded = np.zeros((N, groups * format_.group), np.float32)
-    padded[:, :K] = np.abs(values)
-    maxima = padded.reshape(N, groups, format_.group).max(axis=2)
-    half_scale = maxima / np.float32(2 * format_.qmax) * np.float32(1 + 2**-10)
-    bounds = half_scale + np.float32((format_.qmax + 1) * 2.0**-24)
-    return np.repeat(bounds, format_.group, axis=1)[:, :K]
-
-
-def _grouped(name: str) -> GroupedFormat:
-    format_ = get_format(name)
-    if not isinstance(format_, GroupedFormat):
-        raise RecipeError(f"method grouped_absmax writes grouped integer formats, not {name}")
-    return format_
+    return half_scale_bound(values, grouped_format(NAME, format_name))

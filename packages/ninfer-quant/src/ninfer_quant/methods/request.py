@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ninfer_format import get_layout
 from ninfer_format.errors import ArtifactError
+from ninfer_quant.array_module import Device
 from ninfer_quant.errors import ConversionError, RecipeError
 from ninfer_quant.sources.logical import LogicalSource
+from ninfer_quant.sources.words import MatrixWords
 
 if TYPE_CHECKING:
     from ninfer_quant.recipes.selection import AuxiliaryValue
@@ -36,12 +39,16 @@ class Target:
         shape: Logical shape.
         format: Numeric format.
         layout: Storage layout.
+        divisors: Number of equal matrices that are stacked along the rows.
+        bitrate_half_bits: Rate of a trellis code in half bits per weight, None for other formats.
     """
 
     id: str
     shape: tuple[int, ...]
     format: str
     layout: str
+    divisors: int = 1
+    bitrate_half_bits: int | None = None
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -77,13 +84,19 @@ class ObjectOutput(Protocol):
         """Write words of a direct format, from flat element `begin` of the object."""
         ...
 
-    def write_codes(self, first_row: int, codes: np.ndarray, scales: np.ndarray) -> None:
-        """Write rows of a grouped format.
+    def write_rows(self, first_row: int, words: MatrixWords) -> None:
+        """Write rows of a format that is not direct.
 
         Args:
             first_row: Row of the object.
-            codes: int8 ``[rows, K]``.
-            scales: Words of the group scales, uint16 ``[rows, ceil(K / G)]``.
+            words: Words of the rows, as the codec defines them for a tensor of only these rows.
+        """
+        ...
+
+    def keep_alive(self) -> None:
+        """Say that work goes on though nothing was written for a while.
+
+        It raises when the work shall end, because it was interrupted or another object failed.
         """
         ...
 
@@ -116,7 +129,8 @@ class MethodRequest:
         target: The object.
         inputs: Parts of the object in element order.
         parameters: What the recipe tells the method; JSON values.
-        rows_per_chunk: Most rows that are held in memory at once.
+        rows_per_chunk: Most rows that are held in memory at once, if the layout's blocks let it.
+        device: Where methods that compute do it: ``cpu`` or ``cuda``.
         auxiliary_overrides: Auxiliaries that the recipe has set, by (parameter, input, role).
     """
 
@@ -128,6 +142,7 @@ class MethodRequest:
         parameters: Mapping[str, Any],
         rows_per_chunk: int,
         auxiliary_overrides: Mapping[AuxiliaryKey, AuxiliaryValue],
+        device: Device = "cpu",
     ) -> None:
         if rows_per_chunk < 1:
             raise RecipeError(f"rows per chunk must be at least 1, found {rows_per_chunk}")
@@ -135,6 +150,7 @@ class MethodRequest:
         self.inputs = inputs
         self.parameters = parameters
         self.rows_per_chunk = rows_per_chunk
+        self.device = device
         self.auxiliary_overrides = auxiliary_overrides
         self._starts = [0, *accumulate(part.source.num_elements for part in inputs)]
         self._recent: tuple[int, int, np.ndarray] | None = None
@@ -144,16 +160,30 @@ class MethodRequest:
         """Names of the parameters in the object, in element order."""
         return tuple(part.parameter for part in self.inputs)
 
-    def refuse_parameters(self) -> None:
-        """Raise `RecipeError` if the recipe gave the method numerical parameters."""
-        if self.parameters:
-            raise RecipeError(f"the method takes no parameters, found {sorted(self.parameters)}")
+    def refuse_parameters(self, *known: str) -> None:
+        """Raise `RecipeError` if the recipe gave the method parameters other than `known`."""
+        unknown = sorted(self.parameters.keys() - set(known))
+        if unknown:
+            takes = f"only {', '.join(known)}" if known else "no parameters"
+            raise RecipeError(f"the method takes {takes}, found {unknown}")
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Row ranges of the object (as a matrix) that are to be held in memory one at a time."""
+        """Row ranges of the object (as a matrix) that are to be held in memory one at a time.
+
+        They are whole row blocks of the layout, of one matrix of a stack each.
+        """
         rows, _ = self.target.matrix_shape
-        for begin in range(0, rows, self.rows_per_chunk):
-            yield begin, min(begin + self.rows_per_chunk, rows)
+        block = get_layout(self.target.layout).row_block
+        step = max(block, self.rows_per_chunk // block * block)
+        share = rows // self.target.divisors
+        for begin in range(0, rows, share):
+            for first in range(begin, begin + share, step):
+                yield first, min(first + step, begin + share)
+
+    def matrix(self, first: int, last: int) -> np.ndarray:
+        """Read rows ``[first, last)`` of the object: values ``[rows, K]``; see `values`."""
+        K = self.target.matrix_shape[1]
+        return self.values(first * K, last * K).reshape(-1, K)
 
     def values(self, begin: int, end: int) -> np.ndarray:
         """Read flat elements ``[begin, end)`` of the object, across its parts.
@@ -227,7 +257,11 @@ def first_nonfinite(values: np.ndarray) -> int | None:
     if values.dtype.kind in "iub":
         return None
     if values.dtype.name == "bfloat16":
-        # Comparing exponents is several times faster than the generic ufunc of this dtype.
+        # As signed words the largest is positive, as unsigned words it is the most negative number.
+        # Two maxima are many times faster than the generic ufunc of this dtype.
+        signed, unsigned = (values.view(word).max(initial=0) for word in (np.int16, np.uint16))
+        if signed < 0x7F80 and unsigned < 0xFF80:
+            return None
         finite = (values.view(np.uint16) & 0x7F80) != 0x7F80
     else:
         finite = np.isfinite(values)

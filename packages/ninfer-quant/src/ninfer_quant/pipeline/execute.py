@@ -8,11 +8,12 @@ from math import prod
 
 import numpy as np
 
-from ninfer_format import ArtifactWriter, GroupedWords, cast_direct, codec_for
+from ninfer_format import ArtifactWriter, RowWriter, cast_direct, codec_for
+from ninfer_format.workers import Advance
 from ninfer_quant.methods.request import Target
 from ninfer_quant.pipeline.prepare import AuxiliaryObject, Preparation, WeightObject
 from ninfer_quant.pipeline.statistics import ErrorSums
-from ninfer_quant.pipeline.workers import Advance
+from ninfer_quant.sources.words import MatrixWords, word_values
 
 ParameterErrors = dict[tuple[str, str], ErrorSums]
 """Errors by object id and name of the parameter, which may lie in several objects."""
@@ -37,7 +38,6 @@ def _write_weight(
     writer: ArtifactWriter, weight: WeightObject, advance: Advance
 ) -> ParameterErrors:
     output = _EncodingOutput(writer, weight, advance)
-    output.write_padding()
     weight.job.produce(output)
     weight.request.release()
     return output.errors
@@ -48,7 +48,7 @@ def _write_auxiliary(
 ) -> ParameterErrors:
     target = item.target
     words = cast_direct(item.value.values, target.format)
-    data = codec_for(target.format, target.layout).encode(words, target.shape)
+    data = codec_for(target.format, target.layout, target.shape).encode(words)
     writer.write(target.id, 0, data)
     advance(data.size, target.id)
     return {}
@@ -59,38 +59,31 @@ class _EncodingOutput:
 
     def __init__(self, writer: ArtifactWriter, weight: WeightObject, advance: Advance) -> None:
         self.errors: ParameterErrors = {}
-        self._writer = writer
         self._target: Target = weight.target
         self._request = weight.request
-        self._codec = codec_for(weight.target.format, weight.target.layout)
+        self._rows = RowWriter(writer, weight.target.id)
         self._advance = advance
-
-    def write_padding(self) -> None:
-        """Fill the gaps between the planes of the object with zeros."""
-        for offset, length in self._codec.padding(self._target.shape):
-            self._write(offset, np.zeros(length, np.uint8))
 
     def write_values(self, begin: int, words: np.ndarray) -> None:
         """Write words of a direct format, from flat element `begin` of the object."""
         flat = words.reshape(-1)
-        # Layouts of direct formats are one run of words, whatever the shape.
-        pieces = self._codec.encode_rows(flat, (prod(self._target.shape),), begin)
-        for offset, data in pieces:
-            self._write(offset, data)
-        self._measure(begin, self._codec.decode(self._codec.encode(flat, flat.shape), flat.shape))
+        self._count(self._rows.write_elements(flat, begin))
+        codec = codec_for(self._target.format, self._target.layout, flat.shape)
+        # What a reader of the artifact will decode, of words as an object of their own.
+        self._measure(begin, codec.decode(codec.encode(flat)))
 
-    def write_codes(self, first_row: int, codes: np.ndarray, scales: np.ndarray) -> None:
-        """Write rows of a grouped format; see `ObjectOutput`."""
-        words = GroupedWords(codes, scales)
-        for offset, data in self._codec.encode_rows(words, self._target.shape, first_row):
-            self._write(offset, data)
-        # The rows as an object of their own: what a reader of the artifact will decode.
-        payload = self._codec.encode(words, codes.shape)
-        self._measure(first_row * codes.shape[1], self._codec.decode(payload, codes.shape))
+    def write_rows(self, first_row: int, words: MatrixWords) -> None:
+        """Write rows of a format that is not direct; see `ObjectOutput`."""
+        self._count(self._rows.write_rows(words, first_row))
+        stored = word_values(self._target.format, words)
+        self._measure(first_row * stored.shape[1], stored)
 
-    def _write(self, offset: int, data: np.ndarray) -> None:
-        self._writer.write(self._target.id, offset, data)
-        self._advance(data.size, self._request.inputs[0].parameter)
+    def keep_alive(self) -> None:
+        """Say that work goes on; see `ObjectOutput`."""
+        self._count(0)
+
+    def _count(self, num_bytes: int) -> None:
+        self._advance(num_bytes, self._request.inputs[0].parameter)
 
     def _measure(self, begin: int, stored: np.ndarray) -> None:
         stored = stored.reshape(-1)

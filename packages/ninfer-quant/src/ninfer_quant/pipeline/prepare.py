@@ -1,8 +1,4 @@
-"""From the decisions of a recipe to parent objects, bindings and uses; no weight is read.
-
-Parents come from the groups that the recipe asks for, then from the model's packing groups in
-their order, so that the widest compatible one wins, then one for every selection that is left.
-"""
+"""From the decisions of a recipe to parent objects, bindings and uses; no weight is read."""
 
 from __future__ import annotations
 
@@ -11,21 +7,23 @@ from dataclasses import dataclass
 from math import prod
 
 from ninfer_format import Binding, Part, Use, get_format
-from ninfer_format.dtypes import DirectFormat
+from ninfer_format.dtypes import NVFP4, DirectFormat
 from ninfer_format.errors import NInferError
-from ninfer_format.layouts import LAYOUTS, get_layout
+from ninfer_format.layouts import get_layout
+from ninfer_quant.array_module import Device
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.methods.registry import find_method
 from ninfer_quant.methods.request import (
     AuxiliaryKey,
-    Method,
     MethodInput,
     MethodJob,
     MethodRequest,
     Target,
 )
-from ninfer_quant.recipes.api import Recipe
-from ninfer_quant.recipes.selection import AUTO_LAYOUT, AuxiliaryValue, Encoding, Selection
+from ninfer_quant.pipeline.imported_words import stacking
+from ninfer_quant.pipeline.parents import layout_of, method_name, parents_of
+from ninfer_quant.recipes.api import ACTIVATION_INPUT_DIVISOR, Recipe
+from ninfer_quant.recipes.selection import AuxiliaryValue, Encoding, Selection
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,23 +73,25 @@ class Preparation:
     shared: Mapping[str, str]
 
 
-def prepare(recipe: Recipe, *, rows_per_chunk: int) -> Preparation:
+def prepare(recipe: Recipe, *, rows_per_chunk: int, device: Device = "cpu") -> Preparation:
     """Pack the selections of a recipe into parents and plan their methods.
 
     Args:
         recipe: A recipe after all its calls.
         rows_per_chunk: Most rows that a method holds in memory at once.
+        device: Where methods compute.
 
     Raises:
         RecipeError: Members of a parent do not fit together, or a method refuses its target; the
             names of the parameters come first.
     """
-    parents = _parents(recipe)
+    parents = parents_of(recipe)
     weights = tuple(
-        _weight_object(recipe, f"weight/{index:06d}", members, shape, rows_per_chunk)
+        _weight_object(recipe, f"weight/{index:06d}", members, shape, rows_per_chunk, device)
         for index, (members, shape) in enumerate(parents)
     )
     values = _auxiliary_values(recipe, weights)
+    _check_divisors(recipe, weights, values)
     auxiliaries = tuple(
         _auxiliary_object(f"auxiliary/{index:06d}", value)
         for index, value in enumerate(values.values())
@@ -106,100 +106,13 @@ def prepare(recipe: Recipe, *, rows_per_chunk: int) -> Preparation:
     )
 
 
-_Parent = tuple[tuple[Selection, ...], tuple[int, ...] | None]
-"""Selections in element order, and the shape if the recipe gave one."""
-
-
-def _parents(recipe: Recipe) -> list[_Parent]:
-    parents: list[_Parent] = []
-    used: set[str] = set()
-    for group in recipe.groups:
-        parents.append((_explicit_members(recipe, group.parameters), group.shape))
-        used.update(group.parameters)
-    for names in recipe.model.packing_groups:
-        members = _packed_members(recipe, names, used)
-        if members is not None:
-            parents.append((members, None))
-            used.update(names)
-    parents.extend(
-        ((selection,), None)
-        for name, selections in recipe.selections.items()
-        if name not in used and name not in recipe.aliases
-        for selection in selections
-    )
-    return parents
-
-
-def _explicit_members(recipe: Recipe, names: Sequence[str]) -> tuple[Selection, ...]:
-    for name in names:
-        if name in recipe.aliases:
-            raise RecipeError("is shared and cannot be grouped", parameters=(name,))
-        if len(recipe.selections[name]) > 1:
-            raise RecipeError("is split by rows and cannot be grouped", parameters=(name,))
-    members = tuple(recipe.selections[name][0] for name in names)
-    first = members[0].encoding
-    for member in members[1:]:
-        if not _alike(first, member.encoding):
-            raise RecipeError(
-                f"grouped parameters must be encoded alike: {_described(first)} and, for "
-                f"{member.parameter}, {_described(member.encoding)}",
-                parameters=tuple(names),
-            )
-    return members
-
-
-def _packed_members(
-    recipe: Recipe, names: Sequence[str], used: set[str]
-) -> tuple[Selection, ...] | None:
-    for name in names:
-        if name in used or name in recipe.aliases or name in recipe.separated:
-            return None
-        if len(recipe.selections[name]) > 1:
-            return None
-    members = tuple(recipe.selections[name][0] for name in names)
-    first = members[0].encoding
-    # A custom method may depend on what else is in its parent, so it is never packed unasked.
-    if not isinstance(first.method, str):
-        return None
-    if not all(_alike(first, member.encoding) for member in members[1:]):
-        return None
-    return members
-
-
-def _alike(first: Encoding, second: Encoding) -> bool:
-    return (
-        first.format == second.format
-        and layout_of(first) == layout_of(second)
-        and first.method == second.method
-        and first.parameters == second.parameters
-    )
-
-
-def layout_of(encoding: Encoding) -> str:
-    """The storage layout of an encoding, with ``auto`` replaced by the format's own."""
-    if encoding.layout != AUTO_LAYOUT:
-        return encoding.layout
-    return next(layout.name for layout in LAYOUTS.values() if encoding.format in layout.formats)
-
-
-def _described(encoding: Encoding) -> str:
-    return f"{encoding.format} in {layout_of(encoding)} by {_method_name(encoding.method)}"
-
-
-def _method_name(method: str | Method) -> str:
-    if isinstance(method, str):
-        return method
-    # A colon keeps a function of a recipe file apart from the built-in names.
-    function = method if hasattr(method, "__qualname__") else type(method)
-    return f"{function.__module__}:{function.__qualname__}"
-
-
 def _weight_object(
     recipe: Recipe,
     object_id: str,
     members: tuple[Selection, ...],
     shape: tuple[int, ...] | None,
     rows_per_chunk: int,
+    device: Device,
 ) -> WeightObject:
     names = tuple(member.parameter for member in members)
     encoding = members[0].encoding
@@ -209,12 +122,21 @@ def _weight_object(
         if encoding.format not in get_layout(layout).formats:
             raise RecipeError(f"layout {layout} does not store format {encoding.format}")
         shape = shape or _parent_shape([_member_shape(member) for member in members], encoding)
-        target = Target(object_id, shape, encoding.format, layout)
+        divisors, bitrate_half_bits = stacking(members)
+        target = Target(
+            object_id,
+            shape,
+            encoding.format,
+            layout,
+            divisors=divisors,
+            bitrate_half_bits=bitrate_half_bits,
+        )
         request = MethodRequest(
             target,
             tuple(_method_input(recipe, member) for member in members),
             parameters=encoding.parameters,
             rows_per_chunk=rows_per_chunk,
+            device=device,
             auxiliary_overrides=_explicit_auxiliaries(recipe, names),
         )
         method = encoding.method
@@ -222,7 +144,7 @@ def _weight_object(
         job = plan(request)
     except NInferError as error:
         raise RecipeError(str(error), parameters=names, hint=error.hint) from error
-    return WeightObject(target, members, _method_name(method), request, job)
+    return WeightObject(target, members, method_name(method), request, job)
 
 
 def _check_residency(recipe: Recipe, names: Sequence[str]) -> None:
@@ -282,9 +204,10 @@ def _auxiliary_values(
     """All auxiliaries in the order of their uses; what a method adds must not contradict."""
     found = _explicit_auxiliaries(recipe, list(recipe.model.parameters))
     for weight in weights:
+        members = set(weight.request.parameter_names)
         for key, value in weight.job.auxiliaries.items():
             name, use, role = key
-            if (name, use) not in recipe.uses or name not in weight.request.parameter_names:
+            if (name, use) not in recipe.uses or name not in members:
                 raise RecipeError(
                     f"method {weight.method_name} gave an auxiliary to the unknown use {use!r}",
                     parameters=(name,),
@@ -294,6 +217,28 @@ def _auxiliary_values(
             found[key] = value
     order = {use: index for index, use in enumerate(recipe.uses)}
     return dict(sorted(found.items(), key=lambda item: order[item[0][:2]]))
+
+
+def _check_divisors(
+    recipe: Recipe,
+    weights: Sequence[WeightObject],
+    values: Mapping[AuxiliaryKey, AuxiliaryValue],
+) -> None:
+    """Refuse uses of nvfp4 that permit A4 without a divisor; shared parameters need their own."""
+    block_scaled = {
+        member.parameter
+        for weight in weights
+        if weight.target.format == NVFP4.name
+        for member in weight.selections
+    }
+    for (name, use), settings in recipe.uses.items():
+        permits = settings.activation_policy == "AllowA4" and _owner(recipe, name) in block_scaled
+        if permits and (name, use, ACTIVATION_INPUT_DIVISOR) not in values:
+            raise RecipeError(
+                f"AllowA4 of {use} needs an {ACTIVATION_INPUT_DIVISOR}",
+                parameters=(name,),
+                hint="give use() one, or choose another activation policy",
+            )
 
 
 def _auxiliary_object(object_id: str, value: AuxiliaryValue) -> AuxiliaryObject:

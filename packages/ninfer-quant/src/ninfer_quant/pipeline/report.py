@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from ninfer_format import ArtifactPlan, TensorRecord
-from ninfer_quant.pipeline.conversion import Conversion
+from ninfer_quant.pipeline.conversion import Conversion, source_name
 from ninfer_quant.pipeline.execute import ParameterErrors
 from ninfer_quant.pipeline.prepare import WeightObject
 from ninfer_quant.pipeline.verify import VerifyMode
+from ninfer_quant.sources.hub import snapshot_id
+from ninfer_quant.sources.named import BASE
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -31,6 +33,8 @@ class Outcome:
         errors: Errors by object and parameter.
         source_hashes: SHA-256 of the files read.
         file_hashes: SHA-256 of the files written, the entry first.
+        object_hashes: SHA-256 of the encoded bytes of the objects written, by id.
+        directory_hash: SHA-256 of what precedes the payload in the entry.
         verify: How it was compared with its source.
         jobs: Number of workers.
         seconds: Duration of everything, planning included.
@@ -43,6 +47,8 @@ class Outcome:
     errors: ParameterErrors
     source_hashes: Mapping[Path, str]
     file_hashes: Mapping[Path, str]
+    object_hashes: Mapping[str, str]
+    directory_hash: str
     verify: VerifyMode
     jobs: int
     seconds: float
@@ -84,6 +90,8 @@ def build_report(conversion: Conversion, outcome: Outcome) -> dict[str, Any]:
             )
         ],
         "payload_bytes": directory.payload_bytes,
+        "directory_sha256": outcome.directory_hash,
+        "object_sha256": dict(outcome.object_hashes),
         "rows_per_chunk": conversion.request.rows_per_chunk,
         "jobs": outcome.jobs,
         "versions": versions(),
@@ -105,16 +113,23 @@ def versions() -> dict[str, str]:
 
 
 def _sources(conversion: Conversion, outcome: Outcome) -> dict[str, Any]:
-    base = {
-        "path": str(conversion.request.model),
-        "files": {path.name: digest for path, digest in outcome.source_hashes.items()},
+    request = conversion.request
+    # The folder of a Hub id is a path of this machine that nobody has given.
+    base = source_name(request.model) if snapshot_id(request.model) else str(request.model)
+    paths = {BASE: base, **request.sources}
+    stores = {
+        name: {
+            "path": paths[name],
+            "files": {path.name: outcome.source_hashes[path] for path in store.files},
+        }
+        for name, store in conversion.stores.items()
     }
     recipes = [
         recipe.identity | ({} if recipe.path is None else {"path": str(recipe.path)})
         for recipe in conversion.request.recipes
     ]
     resources = {role: str(path) for role, path in conversion.resource_files.items()}
-    return {"base": base, "recipes": recipes, "resources": resources}
+    return stores | {"recipes": recipes, "resources": resources}
 
 
 def _method(weight: WeightObject) -> dict[str, Any]:

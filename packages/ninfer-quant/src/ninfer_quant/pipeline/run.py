@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from ninfer_format import ArtifactPlan, ArtifactWriter, open_artifact
-from ninfer_format.commandline import refuse_existing
+from ninfer_format.commandline import refuse_existing, refuse_inputs_as_outputs
+from ninfer_format.verification.conversion_report import report_path
+from ninfer_format.verification.hashes import hash_directory, hash_files, hash_objects
+from ninfer_format.workers import Advance, run_tasks
 from ninfer_quant.pipeline.conversion import Conversion
 from ninfer_quant.pipeline.execute import ParameterErrors, write_tasks
-from ninfer_quant.pipeline.hashing import hash_files
 from ninfer_quant.pipeline.report import Outcome, build_report, dump_report
 from ninfer_quant.pipeline.staging import (
     check_disk_space,
     disk_full_as_error,
     publish,
     refuse_impossible_names,
-    refuse_inputs_as_outputs,
-    report_path,
     staging_folder,
 )
 from ninfer_quant.pipeline.verify import VerifyMode, verify_tasks
-from ninfer_quant.pipeline.workers import Advance, run_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,17 @@ class RunOptions:
 
 
 def work_bytes(conversion: Conversion, options: RunOptions) -> int:
-    """How much `run_conversion` will count: bytes hashed, written, compared and hashed again."""
+    """How much `run_conversion` will count: bytes hashed, written, compared and hashed again.
+
+    What is written is hashed twice: by file, as anyone can compare it, and by object, so that
+    ninfer-inspect can name what has changed.
+    """
     hashed = sum(path.stat().st_size for path in conversion.source_files)
     plan = _placeholder_plan(conversion, options.output)
     tensors = sum(record.num_bytes for record in plan.directory.tensors)
     compared = tensors if options.verify == "full" else 0
-    return hashed + tensors + compared + plan.file_bytes
+    objects = sum(record.num_bytes for record in plan.directory.objects)
+    return hashed + tensors + compared + plan.file_bytes + objects
 
 
 def check_outputs(conversion: Conversion, options: RunOptions) -> None:
@@ -107,7 +111,11 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
             tasks = write_tasks(conversion.preparation, writer)
             results = run_tasks(tasks, jobs=jobs, advance=advance)
         errors = {key: sums for result in results for key, sums in result.items()}
-        _verify(conversion, writer.path, options, advance)
+        with open_artifact(writer.path) as artifact:
+            compared = verify_tasks(conversion.preparation, artifact, options.verify)
+            run_tasks(compared, jobs=jobs, advance=advance)
+            object_hashes = hash_objects(artifact, jobs=jobs, advance=advance)
+            directory_hash = hash_directory(artifact)
         outcome = Outcome(
             output=output,
             plan=writer.plan,
@@ -115,6 +123,8 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
             errors=errors,
             source_hashes=hashes,
             file_hashes=hash_files(writer.file_paths, jobs=jobs, advance=advance),
+            object_hashes=object_hashes,
+            directory_hash=directory_hash,
             verify=options.verify,
             jobs=jobs,
             seconds=conversion.seconds + time.perf_counter() - started,
@@ -129,12 +139,6 @@ def _placeholder_plan(conversion: Conversion, output: Path) -> ArtifactPlan:
     """The plan with made-up hashes, which are as long as the real ones."""
     hashes = dict.fromkeys(conversion.source_files, "0" * 64)
     return conversion.plan_artifact(hashes, output.name)
-
-
-def _verify(conversion: Conversion, entry: Path, options: RunOptions, advance: Advance) -> None:
-    with open_artifact(entry) as artifact:
-        tasks = verify_tasks(conversion.preparation, artifact, options.verify)
-        run_tasks(tasks, jobs=options.jobs, advance=advance)
 
 
 def _rounding_warnings(conversion: Conversion, errors: ParameterErrors) -> list[str]:

@@ -14,19 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ninfer_format import open_artifact
+from ninfer_format.edit.attach import REPORT_SUFFIX as ATTACH_REPORT_SUFFIX
 from ninfer_format.errors import ArtifactError, UsageError
 from ninfer_format.publish import StagedFiles, hidden_sibling
+from ninfer_format.verification.conversion_report import REPORT_SUFFIX
 from ninfer_quant.errors import DiskSpaceError
 
-REPORT_SUFFIX = ".conversion.json"
+REPORT_SUFFIXES = (REPORT_SUFFIX, ATTACH_REPORT_SUFFIX)
+"""What the names of reports add to the name of the artifact that they are about."""
 MAX_NAME_BYTES = 255
 """Longest file name of the usual file systems."""
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-
-
-def report_path(output: Path) -> Path:
-    """Where the conversion report of an artifact lies."""
-    return output.with_name(output.name + REPORT_SUFFIX)
 
 
 @contextmanager
@@ -61,7 +59,8 @@ def publish(folder: Path, names: Sequence[str], output: Path, *, force: bool) ->
         folder: Where they are.
         names: Their names; the entry comes last, so that what can be seen is complete.
         output: The entry, in the same file system.
-        force: Replace what is there, continuation files that only the old artifact has included.
+        force: Replace what is there, continuation files and reports that only the old artifact
+            has included.
 
     Raises:
         UsageError: A target exists and `force` is not set; nothing stays published.
@@ -70,7 +69,8 @@ def publish(folder: Path, names: Sequence[str], output: Path, *, force: bool) ->
         for name in names:
             staged.adopt(folder / name, output.with_name(name))
         if force:
-            staged.publish_replacing([p for p in old_parts(output) if p.name not in names])
+            old = [*old_parts(output), *old_reports(output)]
+            staged.publish_replacing([path for path in old if path.name not in names])
             return
         try:
             staged.publish_new()
@@ -84,19 +84,31 @@ def old_parts(output: Path) -> list[Path]:
     """Continuation files that an artifact at `output` says are its own, as far as they exist."""
     try:
         with open_artifact(output) as artifact:
-            names = [file.path for file in artifact.directory.files if file.path is not None]
+            parts = artifact.file_paths[1:]
     except (OSError, ArtifactError):
         # Nothing, or nothing that can be read: then no other file is known to belong to it.
         return []
-    return [path for path in map(output.with_name, names) if path.is_file()]
+    return [path for path in parts if path.is_file()]
+
+
+def old_reports(output: Path) -> list[Path]:
+    """Reports about an artifact of that name; they are not about the one that replaces it."""
+    reports = (output.with_name(output.name + suffix) for suffix in REPORT_SUFFIXES)
+    return [path for path in reports if path.is_file()]
 
 
 @contextmanager
 def disk_full_as_error(output: Path) -> Iterator[None]:
-    """Turn the operating system's "no space left" into `DiskSpaceError`."""
+    """Turn the operating system's "no space left" and "file too large" into `DiskSpaceError`."""
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise DiskSpaceError(
+                "the file system takes no file of this length",
+                path=output,
+                hint="give a smaller --max-file-bytes",
+            ) from error
         if error.errno in _NO_SPACE:
             raise DiskSpaceError("no space left on the disk", path=output) from error
         raise
@@ -130,17 +142,3 @@ def refuse_impossible_names(outputs: Sequence[Path]) -> None:
                 path=output,
                 hint="choose a shorter name for the artifact",
             )
-
-
-def refuse_inputs_as_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Refuse to write over a file that is read, whatever name it goes by.
-
-    Raises:
-        UsageError: An output is the same file as an input, also through a link.
-    """
-    existing = [path for path in inputs if path.exists()]
-    for output in outputs:
-        if output.exists():
-            for path in existing:
-                if output.samefile(path):
-                    raise UsageError(f"output is the same file as input {path}", path=output)

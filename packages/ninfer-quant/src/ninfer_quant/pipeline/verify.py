@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from ninfer_format import Artifact, codec_for
+from ninfer_format import Artifact
+from ninfer_format.workers import Advance
 from ninfer_quant.errors import VerificationError
 from ninfer_quant.methods.registry import METHODS
 from ninfer_quant.pipeline.prepare import Preparation, WeightObject
-from ninfer_quant.pipeline.workers import Advance
 
 VerifyMode = Literal["none", "sample", "full"]
 """Compare nothing, some rows of every object, or everything (padding included)."""
@@ -36,10 +36,10 @@ def verify_tasks(
 def _verify(artifact: Artifact, weight: WeightObject, mode: VerifyMode, advance: Advance) -> None:
     target = weight.target
     payload = artifact.read_object(target.id)
-    codec = codec_for(target.format, target.layout)
+    codec = artifact.codec(target.id)
     _, K = target.matrix_shape
     for first, last in _row_ranges(weight, mode):
-        stored = codec.decode_range(payload, target.shape, first * K, last * K)
+        stored = codec.decode_range(payload, first * K, last * K)
         _compare(weight, first, stored.reshape(-1, K))
         advance(0, weight.request.inputs[0].parameter)
     if mode == "full":

@@ -51,6 +51,7 @@ class Recipe:
         separated: Parameters that never share a parent by a packing group.
         groups: Parents that the recipe asks for, in order.
         uses: Settings of every (parameter, input).
+        ignored: Patterns of tensors of a quantizer that are not needed.
     """
 
     def __init__(self, model: Model) -> None:
@@ -60,12 +61,34 @@ class Recipe:
         self.separated: set[str] = set()
         self.groups: list[Group] = []
         self.uses: dict[tuple[str, str], UseSettings] = {}
-        for name, parameter in model.parameters.items():
-            rows = (0, parameter.shape[0]) if parameter.shape else None
-            encoding = Encoding(parameter.storage_format)
-            self.selections[name] = [Selection(name, rows, parameter.source, encoding)]
-            for use in parameter.inputs:
-                self.uses[name, use] = UseSettings()
+        self.ignored: list[str] = []
+        for name in model.parameters:
+            self.add_parameter(name)
+
+    def add_parameter(self, name: str) -> None:
+        """Start with a parameter that has been added to the model.
+
+        Raises:
+            RecipeError: The model has no such parameter, or the recipe has it already.
+        """
+        if name not in self.model.parameters or name in self.selections:
+            raise RecipeError(f"{name!r} is no new parameter of the model")
+        parameter = self.model.parameters[name]
+        rows = (0, parameter.shape[0]) if parameter.shape else None
+        encoding = Encoding(parameter.storage_format)
+        self.selections[name] = [Selection(name, rows, parameter.source, encoding)]
+        for use in parameter.inputs:
+            self.uses[name, use] = UseSettings()
+
+    def ignore(self, patterns: str | Iterable[str]) -> None:
+        """Leave out tensors that a quantizer has put beside its weights, for example cache scales.
+
+        Without this, tensors that look like scales and that nothing reads are an error.
+
+        Args:
+            patterns: Shell patterns over names of tensors, case-sensitive.
+        """
+        self.ignored += [patterns] if isinstance(patterns, str) else patterns
 
     def match(self, selectors: Selectors) -> tuple[str, ...]:
         """Names that the selectors stand for, each once, in the order they are met.

@@ -13,14 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
-from ninfer_format import SafetensorsCheckpoint
 from ninfer_format.errors import NInferError, UsageError
 from ninfer_format.nearest import did_you_mean
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
+from ninfer_quant.sources.store import WeightStore
 
-Configure = Callable[[Model, Recipe, Mapping[str, SafetensorsCheckpoint]], object]
+Configure = Callable[[Model, Recipe, Mapping[str, WeightStore]], object]
 """A recipe's function; what it returns is ignored."""
 
 DEFAULT_FUNCTION = "configure"
@@ -39,11 +39,22 @@ class OfficialRecipe:
     sources: tuple[str, ...] = ("base",)
 
 
+WITH_QUANTIZED = ("base", "quantized")
+
 OFFICIAL = {
     "qwen3_6_27b": OfficialRecipe("Q4/Q5 matrices, Q6 embedding and output head"),
     "qwen3_8_27b": OfficialRecipe("Q4/Q5 matrices, Q8 embedding and output head"),
     "qwen3_8_27b_q6": OfficialRecipe("as qwen3_8_27b with Q6 MLP gate and up"),
     "qwen3_8_27b_bf16": OfficialRecipe("everything BF16"),
+    "qwen3_8_27b_exl3": OfficialRecipe("imported trellis codes, the rest BF16", WITH_QUANTIZED),
+    "qwen3_6_27b_nvfp4": OfficialRecipe(
+        "imported NVFP4, sensitive matrices BF16, Q8 embedding and output head", WITH_QUANTIZED
+    ),
+    "qwen3_8_27b_nvfp4": OfficialRecipe("imported NVFP4 MLP, the rest FP8", WITH_QUANTIZED),
+    "qwen3_6_35b_a3b": OfficialRecipe("Q4/Q5 experts, Q8 otherwise, Q6 output head"),
+    "qwen3_6_35b_a3b_nvfp4": OfficialRecipe(
+        "as qwen3_6_35b_a3b with imported NVFP4 experts", WITH_QUANTIZED
+    ),
 }
 """The built-in recipes by name."""
 
@@ -69,9 +80,7 @@ class LoadedRecipe:
         """Name, and the file's hash if it has one; independent of the machine."""
         return {"name": self.label} | ({} if self.sha256 is None else {"sha256": self.sha256})
 
-    def apply(
-        self, model: Model, recipe: Recipe, sources: Mapping[str, SafetensorsCheckpoint]
-    ) -> None:
+    def apply(self, model: Model, recipe: Recipe, sources: Mapping[str, WeightStore]) -> None:
         """Run the recipe's function.
 
         Raises:

@@ -17,9 +17,15 @@ from ninfer_quant.resources.tokenizer import (
     count_public_tokens,
     normalise_tokenizer,
     normalise_tokenizer_config,
+    special_token_ids,
 )
 from ninfer_quant.resources.vision import normalise_preprocessor
 from ninfer_runtime.models.architecture import Architecture
+
+TEXT_ROLES = frozenset(
+    ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+)
+"""Files without which nothing can be said about tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,13 @@ class Resources:
         data: Bytes to store by component and role, in the order they are written.
         changes: What differs from the files.
         public_tokens: Number of token ids that have a meaning.
+        special_tokens: Ids of the special ones, ascending.
     """
 
     data: Mapping[str, Mapping[str, bytes]]
     changes: tuple[Change, ...]
     public_tokens: int
+    special_tokens: tuple[int, ...] = ()
 
 
 def locate_resources(
@@ -42,6 +50,8 @@ def locate_resources(
     architecture: Architecture,
     components: tuple[str, ...],
     overrides: Mapping[str, Path],
+    *,
+    may_lack: bool = False,
 ) -> dict[str, dict[str, Path]]:
     """Say which file fills which role.
 
@@ -50,6 +60,7 @@ def locate_resources(
         architecture: Knows the roles.
         components: Selected components.
         overrides: Files that replace those of the folder, by role.
+        may_lack: Leave out missing files, which is good for a plan.
 
     Returns:
         Paths by component and role.
@@ -75,6 +86,11 @@ def locate_resources(
     missing = [
         role for files in located.values() for role, path in files.items() if not path.is_file()
     ]
+    if may_lack:
+        return {
+            component: {role: path for role, path in files.items() if path.is_file()}
+            for component, files in located.items()
+        }
     if missing:
         raise ConversionError(
             f"resource files are missing: {', '.join(missing)}",
@@ -105,6 +121,8 @@ def read_resources(
     empty = [file.path for named in files.values() for file in named.values() if not file.data]
     if empty:
         raise ConversionError(f"resource files are empty: {', '.join(empty)}")
+    if TEXT_ROLES - files["text"].keys():
+        return _incomplete(files, configs["text"])
     text, changes, public_tokens = _read_text(files["text"], configs["text"])
     data: dict[str, dict[str, bytes]] = {"text": text}
     for component, named in files.items():
@@ -114,7 +132,22 @@ def read_resources(
         for role, file in named.items():
             data[component][role], changed = normalise_preprocessor(file, configs[component])
             changes += changed
-    return Resources(data, tuple(changes), public_tokens)
+    special = special_token_ids(text["tokenizer.json"], text["tokenizer_config.json"])
+    return Resources(data, tuple(changes), public_tokens, special)
+
+
+def _incomplete(
+    files: Mapping[str, Mapping[str, ResourceFile]], config: Mapping[str, Any]
+) -> Resources:
+    """What a plan can say without a tokenizer: every row of the embedding may be a token."""
+    lacking = sorted(TEXT_ROLES - files["text"].keys())
+    change = Change(f"resource files are missing: {', '.join(lacking)}", is_expected=False)
+    data = {
+        component: {role: file.data for role, file in named.items()}
+        for component, named in files.items()
+        if named
+    }
+    return Resources(data, (change,), config["vocab_size"])
 
 
 def _read_text(

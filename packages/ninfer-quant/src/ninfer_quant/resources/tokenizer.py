@@ -6,6 +6,7 @@ from what will be stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,3 +112,17 @@ def count_public_tokens(tokenizer: bytes, tokenizer_config: bytes, vocab_size: i
     if built.token_id(PADDING) is None:
         raise ConversionError(f"the tokenizer has no added token {PADDING}, which is the padding")
     return built.public_tokens
+
+
+def special_token_ids(tokenizer: bytes, tokenizer_config: bytes) -> tuple[int, ...]:
+    """Ids of the special tokens, ascending.
+
+    Args:
+        tokenizer: ``tokenizer.json`` as it will be stored.
+        tokenizer_config: ``tokenizer_config.json`` as it will be stored.
+    """
+    added = json.loads(tokenizer).get("added_tokens") or []
+    ids = {token["id"] for token in added if token.get("special")}
+    decoder = json.loads(tokenizer_config).get("added_tokens_decoder") or {}
+    ids |= {int(token) for token, settings in decoder.items() if settings.get("special")}
+    return tuple(sorted(ids))

@@ -5,58 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ninfer_format import Component, SafetensorsCheckpoint
+from ninfer_format import Component
 from ninfer_format.errors import CheckpointError, UnsupportedConfigError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model, Parameter
-from ninfer_quant.sources.logical import (
-    LogicalSource,
-    TensorSource,
-    reshape,
-    select_rows,
-    transpose,
-)
-from ninfer_runtime.models.architecture import Architecture, SourceView
+from ninfer_quant.sources.logical import LogicalSource
+from ninfer_quant.sources.parameters import ParameterSources, WrongShapeError
+from ninfer_quant.sources.safetensors_store import CONFIG_NAME
+from ninfer_quant.sources.store import AbsentSource, WeightStore
+from ninfer_runtime.models.architecture import Architecture, LogicalParameter
 from ninfer_runtime.models.registry import find_architecture, known_names
 
-CONFIG_NAME = "config.json"
 
-
-def architecture_of(checkpoint: SafetensorsCheckpoint) -> Architecture:
+def architecture_of(store: WeightStore) -> Architecture:
     """Find the architecture that a checkpoint's ``config.json`` names.
 
     Raises:
         CheckpointError: There is no configuration.
         UnsupportedConfigError: It names no known architecture.
     """
-    if not checkpoint.config:
-        raise CheckpointError(f"has no {CONFIG_NAME} beside the weights", path=checkpoint.path)
-    names = checkpoint.config.get("architectures")
+    if not store.config:
+        raise CheckpointError(f"has no {CONFIG_NAME} beside the weights", path=store.path)
+    names = store.config.get("architectures")
     if not isinstance(names, list) or len(names) != 1:
         raise UnsupportedConfigError(
             "architectures",
             names,
             expected=f"a list of one of {known_names()}",
-            path=checkpoint.path / CONFIG_NAME,
+            path=store.path / CONFIG_NAME,
         )
     return find_architecture(str(names[0]))
 
 
 def component_configs(
-    checkpoint: SafetensorsCheckpoint, architecture: Architecture, components: Sequence[str]
+    store: WeightStore,
+    architecture: Architecture,
+    components: Sequence[str],
+    companions: Mapping[str, WeightStore],
 ) -> dict[str, dict[str, Any]]:
     """Configurations of the selected components.
+
+    Args:
+        store: The model's own checkpoint.
+        architecture: Knows how configurations are read.
+        components: Which ones.
+        companions: The checkpoints of components that have their own.
 
     Raises:
         CheckpointError: The checkpoint has no such component.
         UnsupportedConfigError: A value would change the mathematics; its file is named.
     """
+    own = {name: companion.config for name, companion in companions.items()}
     try:
-        return architecture.component_configs(checkpoint.config, components)
+        return architecture.component_configs(store.config, components, own)
     except UnsupportedConfigError as error:
-        path = checkpoint.path / CONFIG_NAME
+        path = companions.get(error.key.split(".")[0], store).path / CONFIG_NAME
         for component in components:
-            if error.key == f"{component}_config" and checkpoint.config.get(error.key) is None:
+            if error.key == f"{component}_config" and store.config.get(error.key) is None:
                 raise CheckpointError(
                     f"the checkpoint has no {component} component: {error.key} is absent",
                     path=path,
@@ -68,91 +73,117 @@ def component_configs(
 
 
 def build_model(
-    checkpoint: SafetensorsCheckpoint,
+    store: WeightStore,
     architecture: Architecture,
     components: Mapping[str, Component],
+    companions: Mapping[str, WeightStore],
 ) -> Model:
     """Attach every logical parameter of the components to its tensor.
 
+    Weights that the checkpoint lacks become `AbsentSource`; a recipe may assign others.
+
     Args:
-        checkpoint: Where the values are.
+        store: Where the values are.
         architecture: Knows the parameters and their places.
         components: Component records of the artifact to come.
+        companions: The checkpoints of components that have their own.
 
     Raises:
-        CheckpointError: Tensors are missing, or have another shape than the configuration asks
-            for; all of them are named.
+        CheckpointError: Tensors have another shape than the configuration asks for; all of them
+            are named.
     """
     configs = {name: component.config for name, component in components.items()}
-    views = architecture.source_views(configs, checkpoint.names)
-    _check_views(checkpoint, views)
+    logical = architecture.parameters(configs)
+    shapes = {parameter.name: parameter.shape for parameter in logical}
+    sources = ParameterSources(architecture, configs, shapes)
+    stores = {name: companions.get(name, store) for name in components}
+    found = _find_all(sources, logical, stores)
     return Model(
         components,
         (
-            Parameter(
-                logical.name,
-                logical.shape,
-                view_source(checkpoint, views[logical.name], logical.shape),
-                logical.inputs,
-                logical.storage_format,
-            )
-            for logical in architecture.parameters(configs)
+            Parameter(item.name, item.shape, found[item.name], item.inputs, item.storage_format)
+            for item in logical
         ),
         architecture.packing_groups(configs),
+        sources,
     )
 
 
-def view_source(
-    checkpoint: SafetensorsCheckpoint, view: SourceView, shape: tuple[int, ...]
-) -> LogicalSource:
-    """Read a parameter of `shape` through a view of a tensor."""
-    source: LogicalSource = TensorSource(checkpoint, view.tensor)
-    if view.rows is not None:
-        source = select_rows(source, view.rows)
-    if view.axes is not None:
-        source = transpose(source, view.axes)
-    return reshape(source, shape)
+def _find_all(
+    sources: ParameterSources,
+    logical: Sequence[LogicalParameter],
+    stores: Mapping[str, WeightStore],
+) -> dict[str, LogicalSource]:
+    found: dict[str, LogicalSource] = {}
+    wrong: dict[str, WrongShapeError] = {}
+    for parameter in logical:
+        try:
+            store = stores[parameter.residency]
+            found[parameter.name] = sources.find(parameter.name, store)
+        except WrongShapeError as error:
+            wrong[error.description] = error
+    if wrong:
+        raise CheckpointError(
+            f"tensors have the wrong shape ({len(wrong)}): {'; '.join(wrong)}",
+            path=next(iter(wrong.values())).store_path,
+            tensors=tuple(name for error in wrong.values() for name in error.tensors),
+            hint="do config.json and the weights belong together?",
+        )
+    return found
 
 
-def unused_tensors(
-    checkpoint: SafetensorsCheckpoint, architecture: Architecture, recipe: Recipe
-) -> list[str]:
+def refuse_absent(recipe: Recipe, *, allow_planned: bool) -> None:
+    """Check that there are weights for everything that will be stored.
+
+    Args:
+        recipe: A recipe after all its calls.
+        allow_planned: Whether weights count that are only not there yet.
+
+    Raises:
+        CheckpointError: Weights are missing; all their tensors are named.
+    """
+    absent = [
+        selection.source
+        for name, selections in recipe.selections.items()
+        if name not in recipe.aliases
+        for selection in selections
+        if isinstance(selection.source, AbsentSource)
+    ]
+    missing = [source for source in absent if not (allow_planned and source.is_planned)]
+    if missing:
+        names = tuple(dict.fromkeys(name for source in missing for name in source.tensors))
+        raise CheckpointError(
+            f"tensors are missing ({len(names)}): {', '.join(names)}",
+            path=missing[0].path,
+            tensors=names,
+        )
+
+
+def used_tensors(store: WeightStore, recipe: Recipe) -> set[str]:
+    """Names of the stored tensors that a recipe reads."""
+    items = (item for items in recipe.selections.values() for item in items)
+    return {
+        name
+        for item in items
+        if item.source.origin in (None, store.path)
+        for name in item.source.tensors
+    }
+
+
+def unused_tensors(store: WeightStore, architecture: Architecture, recipe: Recipe) -> list[str]:
     """Tensors that no parameter reads, without those of components that were not selected.
 
     Args:
-        checkpoint: All tensors.
+        store: All tensors.
         architecture: Knows which component a tensor belongs to.
         recipe: What reads them.
     """
-    sources = [parameter.source for parameter in recipe.model.parameters.values()]
-    sources += [item.source for items in recipe.selections.values() for item in items]
-    used = {name for source in sources for name in source.tensors}
+    used = used_tensors(store, recipe)
+    for parameter in recipe.model.parameters.values():
+        # What a recipe has replaced was understood all the same.
+        used.update(parameter.source.tensors)
     return [
         name
-        for name in checkpoint.names
+        for name in store.stored_names
         if name not in used and architecture.tensor_component(name) in recipe.model.components
     ]
-
-
-def _check_views(checkpoint: SafetensorsCheckpoint, views: Mapping[str, SourceView]) -> None:
-    present = set(checkpoint.names)
-    wanted = {view.tensor: view.tensor_shape for view in views.values()}
-    missing = tuple(name for name in wanted if name not in present)
-    if missing:
-        raise CheckpointError(
-            f"tensors are missing ({len(missing)}): {', '.join(missing)}",
-            path=checkpoint.path,
-            tensors=missing,
-        )
-    wrong: dict[str, Any] = {}
-    for name, shape in wanted.items():
-        found = checkpoint.info(name).shape
-        if found != shape:
-            wrong[name] = f"{name} {list(found)}, expected {list(shape)}"
-    if wrong:
-        raise CheckpointError(
-            f"tensors have the wrong shape ({len(wrong)}): {'; '.join(wrong.values())}",
-            path=checkpoint.path,
-            tensors=tuple(wrong),
-            hint="do config.json and the weights belong together?",
-        )

@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from ninfer_format import SafetensorsCheckpoint
 from ninfer_quant.errors import ConversionError
+from ninfer_quant.sources.encoded import EncodedSource, select_encoded_rows
 
 TRANSPOSE_LIMIT_ELEMENTS = 1 << 22
 """Largest tensor whose axes may be permuted, because that needs all of it in memory."""
@@ -29,14 +30,20 @@ class LogicalSource(ABC):
         shape: Logical shape.
         label: What to call the source in messages, usually the name of a checkpoint's tensor.
         tensors: Names of the tensors that the values come from; `label` unless said otherwise.
+        origin: The checkpoint that has these tensors; None if that is not known.
     """
 
     def __init__(
-        self, shape: Sequence[int], label: str, tensors: Sequence[str] | None = None
+        self,
+        shape: Sequence[int],
+        label: str,
+        tensors: Sequence[str] | None = None,
+        origin: Path | None = None,
     ) -> None:
         self.shape = tuple(shape)
         self.label = label
         self.tensors = (label,) if tensors is None else tuple(tensors)
+        self.origin = origin
 
     @property
     def num_elements(self) -> int:
@@ -47,6 +54,11 @@ class LogicalSource(ABC):
     def dtype(self) -> np.dtype[Any]:
         """What `read_values` returns, found without reading a value."""
         return self.read_values(0, 0).dtype
+
+    @property
+    def encoded(self) -> EncodedSource | None:
+        """The same tensor as the words of a quantized format; None if it is not encoded."""
+        return None
 
     def read_values(self, begin: int, end: int) -> np.ndarray:
         """Read the elements ``[begin, end)``: a flat array of the stored dtype.
@@ -75,11 +87,38 @@ class ArraySource(LogicalSource):
         return self._values[begin:end]
 
 
-class TensorSource(LogicalSource):
-    """One tensor of a Safetensors checkpoint."""
+class HasShape(Protocol):
+    """What a checkpoint says about a tensor, as far as sources ask."""
 
-    def __init__(self, checkpoint: SafetensorsCheckpoint, name: str) -> None:
-        super().__init__(checkpoint.info(name).shape, name)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in C order."""
+        ...
+
+
+class TensorReader(Protocol):
+    """A checkpoint whose tensors are read by name in ranges of elements.
+
+    Attributes:
+        path: File or folder.
+    """
+
+    path: Path
+
+    def info(self, name: str) -> HasShape:
+        """What the checkpoint says about a tensor."""
+        ...
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Read elements [begin, end) of a tensor, flat in C order."""
+        ...
+
+
+class TensorSource(LogicalSource):
+    """One tensor of a checkpoint as it is stored."""
+
+    def __init__(self, checkpoint: TensorReader, name: str) -> None:
+        super().__init__(checkpoint.info(name).shape, name, origin=checkpoint.path)
         self._checkpoint = checkpoint
 
     def _read(self, begin: int, end: int) -> np.ndarray:
@@ -88,6 +127,8 @@ class TensorSource(LogicalSource):
 
 def select_rows(source: LogicalSource, ranges: Sequence[tuple[int, int]]) -> LogicalSource:
     """Concatenate half-open row ranges of a source seen as ``[shape[0], rest]``.
+
+    The rows stay encoded if the format of the source can be cut there.
 
     Args:
         source: At least rank 1.
@@ -122,12 +163,22 @@ def _merge_adjacent(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 class _SelectedRows(LogicalSource):
     def __init__(self, source: LogicalSource, ranges: list[tuple[int, int]]) -> None:
         rows = sum(end - begin for begin, end in ranges)
-        super().__init__((rows, *source.shape[1:]), source.label, source.tensors)
+        super().__init__((rows, *source.shape[1:]), source.label, source.tensors, source.origin)
         self._source = source
+        self._ranges = ranges
         width = prod(source.shape[1:])
         self._spans = [(begin * width, end * width) for begin, end in ranges]
         lengths = [end - begin for begin, end in self._spans]
         self._span_starts = [0, *accumulate(lengths)]
+
+    @property
+    def encoded(self) -> EncodedSource | None:
+        encoded = self._source.encoded
+        return None if encoded is None else select_encoded_rows(encoded, self._ranges)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._source.dtype
 
     def _read(self, begin: int, end: int) -> np.ndarray:
         if begin == end:
@@ -162,8 +213,18 @@ def reshape(source: LogicalSource, shape: Sequence[int]) -> LogicalSource:
 
 class _Reshaped(LogicalSource):
     def __init__(self, source: LogicalSource, shape: Sequence[int]) -> None:
-        super().__init__(shape, source.label, source.tensors)
+        super().__init__(shape, source.label, source.tensors, source.origin)
         self._source = source
+
+    @property
+    def encoded(self) -> EncodedSource | None:
+        # Words are those of a matrix, so only a reshape to the very matrix keeps them.
+        encoded = self._source.encoded
+        return encoded if encoded is not None and encoded.shape == self.shape else None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._source.dtype
 
     def _read(self, begin: int, end: int) -> np.ndarray:
         return self._source.read_values(begin, end)
@@ -189,7 +250,7 @@ def transpose(source: LogicalSource, axes: Sequence[int]) -> LogicalSource:
 class _Transposed(LogicalSource):
     def __init__(self, source: LogicalSource, axes: Sequence[int]) -> None:
         shape = [source.shape[axis] for axis in axes]
-        super().__init__(shape, source.label, source.tensors)
+        super().__init__(shape, source.label, source.tensors, source.origin)
         self._source = source
         self._axes = tuple(axes)
 

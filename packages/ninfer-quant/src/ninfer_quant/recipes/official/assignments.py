@@ -7,15 +7,26 @@ from fnmatch import fnmatchcase
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
-from ninfer_quant.recipes.official.formats import Q4, Q5, Q6, Q8
+from ninfer_quant.recipes.official.formats import BF16, Q4, Q5, Q6, Q8
+from ninfer_quant.sources.store import WeightStore
 
 DELTA_NET_CONTROLS = "text/layers/*/gdn/[ab]_projection"
+MOE_CONTROLS = ("*/moe/router", "*/moe/shared_score")
+DRAFTS = ("dflash", "dflash2")
+QUANTIZED = "quantized"
+"""Name of the source that imported words come from."""
 
 
 def require_dense(model: Model) -> None:
     """Raise `RecipeError` if the text model is a mixture of experts."""
     if "intermediate_size" not in model.config:
         raise RecipeError("this recipe is for dense models, the checkpoint is a mixture of experts")
+
+
+def require_mixture(model: Model) -> None:
+    """Raise `RecipeError` unless the text model is a mixture of experts."""
+    if "num_experts" not in model.config:
+        raise RecipeError("this recipe is for mixtures of experts, the checkpoint is a dense model")
 
 
 def projections(model: Model, *patterns: str) -> list[str]:
@@ -35,13 +46,49 @@ def quantize(recipe: Recipe, names: list[str], format: str) -> None:
 
 
 def configure_optional(model: Model, recipe: Recipe) -> None:
-    """Assign everything beside the text model: the vision tower and the MTP layer."""
+    """Assign everything beside the text model: vision tower, MTP layer and block drafters."""
     quantize(recipe, projections(model, "vision/*"), Q5)
     quantize(recipe, projections(model, "vision/patch_embedding"), Q6)
     quantize(recipe, projections(model, "vision/merger/*"), Q8)
     attention = [f"vision/layers/*/attention/{role}" for role in ("query", "key", "value")]
     quantize(recipe, projections(model, *attention, "vision/layers/*/mlp/fc1"), Q4)
-    quantize(recipe, projections(model, "mtp/*"), Q8)
+    quantize(recipe, projections(model, "mtp/*", *(f"{name}/*" for name in DRAFTS)), Q8)
+    keep_direct(
+        recipe,
+        projections(
+            model,
+            *(f"mtp/layers/{control}" for control in MOE_CONTROLS),
+            *(f"{name}/*/kernel_projection" for name in DRAFTS),
+            *(f"{name}/candidate_selector/hidden_projection" for name in DRAFTS),
+        ),
+    )
+    share_draft_context(model, recipe)
+
+
+def keep_direct(recipe: Recipe, names: list[str]) -> None:
+    """Store the named matrices as bf16."""
+    if names:
+        recipe.assign(names, format=BF16, method="cast_direct")
+
+
+def share_draft_context(model: Model, recipe: Recipe) -> None:
+    """Bind the context projections of block drafters to the matrices that they are."""
+    for name in projections(model, *(f"{draft}/*/context_*" for draft in DRAFTS)):
+        recipe.share(name, name.replace("/context_", "/"))
+
+
+def import_words(
+    model: Model, recipe: Recipe, names: list[str], store: WeightStore, format: str, policy: str
+) -> None:
+    """Take the words of the named matrices, which must be encoded in `format`, from a store."""
+    for name in names:
+        recipe.assign(
+            name,
+            source=model.source(name, store, format),
+            format=format,
+            method="import_encoded",
+            activation_policy=policy,
+        )
 
 
 def configure_dense_text(model: Model, recipe: Recipe, *, vocabulary: str, gate_up: str) -> None:
@@ -64,11 +111,30 @@ def configure_dense_text(model: Model, recipe: Recipe, *, vocabulary: str, gate_
     keep_controls_direct(model, recipe)
 
 
+SENSITIVE_DOWN_LAYERS = (34, 38, 39)
+"""Layers of the 35B model whose experts lose most in their down matrices."""
+
+
+def configure_mixture_text(model: Model, recipe: Recipe) -> None:
+    """Assign the text model of a mixture: few bits for experts, many for what all tokens use."""
+    require_mixture(model)
+    quantize(recipe, projections(model, "text/layers/*"), Q8)
+    experts = "text/layers/*/moe/experts/*"
+    quantize(recipe, projections(model, f"{experts}/gate", f"{experts}/up"), Q4)
+    quantize(recipe, projections(model, f"{experts}/down"), Q5)
+    sensitive = [f"text/layers/{layer}/moe/experts/*/down" for layer in SENSITIVE_DOWN_LAYERS]
+    quantize(recipe, projections(model, *sensitive), Q6)
+    controls = [f"text/layers/{control}" for control in MOE_CONTROLS]
+    keep_direct(recipe, projections(model, DELTA_NET_CONTROLS, *controls))
+    quantize(recipe, ["text/token_embedding"], Q8)
+    quantize(recipe, ["text/output_head"], Q6)
+
+
 def keep_controls_direct(model: Model, recipe: Recipe) -> None:
     """Store the decay and write projections of Gated DeltaNet as bf16, each in its own object."""
     controls = projections(model, DELTA_NET_CONTROLS)
     if controls:
-        recipe.assign(controls, format="bf16", method="cast_direct")
+        keep_direct(recipe, controls)
         recipe.separate(controls)
 
 

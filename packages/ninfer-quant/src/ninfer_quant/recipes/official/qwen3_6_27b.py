@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ninfer_format import SafetensorsCheckpoint
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
 from ninfer_quant.recipes.official.assignments import (
@@ -13,9 +12,10 @@ from ninfer_quant.recipes.official.assignments import (
     configure_optional,
 )
 from ninfer_quant.recipes.official.formats import Q4, Q6
+from ninfer_quant.sources.store import WeightStore
 
 
-def configure(model: Model, recipe: Recipe, sources: Mapping[str, SafetensorsCheckpoint]) -> None:
+def configure(model: Model, recipe: Recipe, sources: Mapping[str, WeightStore]) -> None:
     """Assign every parameter."""
     configure_optional(model, recipe)
     configure_dense_text(model, recipe, vocabulary=Q6, gate_up=Q4)
