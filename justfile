@@ -55,6 +55,10 @@ bench-cpu *args:
 builtin-model *args:
     uv run --no-sync python tools/build_builtin_model.py {{ args }}
 
+# Measure all recipes on the tiny model and write docs/quality.md; finished work stays in `folder`.
+quality folder *args:
+    uv run --no-sync python tools/quality_table.py {{ folder }} {{ args }}
+
 # Everything that CI runs.
 check: fmt-check lint types imports test
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ninfer_runtime.cli import generate, perplexity
+from ninfer_runtime.cli import bench, generate, perplexity
 
-COMMANDS = {"ninfer": generate, "ninfer-perplexity": perplexity}
+COMMANDS = {"ninfer": generate, "ninfer-perplexity": perplexity, "ninfer-bench": bench}
 PROMPT = ("--prompt", "What is the capital of France?", "--no-thinking", "--greedy")
 # Greedy continuation of program text never ends by itself.
 ENDLESS = ("--prompt", "class BZ2File(_compression.BaseStream):", "--greedy", "--max-new", "1900")

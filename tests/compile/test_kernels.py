@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ninfer_runtime.bench import ceilings
 from ninfer_runtime.cuda.compilation import compile_kernels
 from ninfer_runtime.cuda.module_cache import ModuleCache
 from ninfer_runtime.cuda.target import TYPICAL_TARGETS
@@ -18,8 +19,9 @@ def cubins(request: pytest.FixtureRequest):
     targets = [
         (kernel, architecture)
         for architecture, target in TYPICAL_TARGETS.items()
-        for op in ops_with_kernels()
-        for kernel in every_kernel(op, target)
+        for kernel in ceilings.KERNELS.union(
+            *(every_kernel(op, target) for op in ops_with_kernels())
+        )
     ]
     return compile_kernels(targets, cache)
 
@@ -30,9 +32,19 @@ def cubins(request: pytest.FixtureRequest):
 def test_every_kernel_compiles_without_spilling(cubins, op, architecture):
     kernels = every_kernel(op, TYPICAL_TARGETS[architecture])
     assert kernels
-    spilling = {
+    assert not spilling(cubins, kernels, architecture)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("architecture", TYPICAL_TARGETS)
+def test_the_kernels_that_measure_a_device_compile_without_spilling(cubins, architecture):
+    assert not spilling(cubins, ceilings.KERNELS, architecture)
+
+
+def spilling(cubins, kernels, architecture):
+    """Registers, stack and spilled bytes of kernels that do not keep their values in registers."""
+    return {
         kernel.instance: (cubin.registers, cubin.stack_bytes, cubin.spill_bytes)
         for kernel in kernels
         if (cubin := cubins[kernel, architecture]).stack_bytes or cubin.spill_bytes
     }
-    assert not spilling

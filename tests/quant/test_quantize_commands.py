@@ -33,7 +33,7 @@ from ninfer_runtime.errors import DeviceError
 
 CODE = "from ninfer_quant.cli.quant import main; main()"
 MLP = "text/layers/*/mlp/*"
-NAMES = ("calibrate", "fp8", "groupwise", "nvfp4")
+NAMES = ("calibrate", "compare", "fp8", "groupwise", "nvfp4", "plan", "sweep")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -426,6 +426,27 @@ def test_the_output_may_not_be_the_input(
     assert "output is the same file as input" in stderr
 
 
+def test_workers_multiply_on_their_own_threads(
+    quant_command: QuantCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    line = ("fp8", tmp_path / "absent", tmp_path / "out.ninfer")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    quant_command(*line)
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    quant_command(*line)
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+
+
+def test_calibrate_takes_a_hub_id(
+    quant_command: QuantCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, stderr = quant_command("calibrate", "org/absent", "--out", tmp_path / "c.safetensors")
+    assert code == ExitCode.FAILED
+    assert "org/absent is no path, and cannot be loaded from the Hub" in stderr
+
+
 def test_a_gpu_that_is_asked_for_must_be_there(
     quant_command: QuantCommand,
     checkpoint: Path,
@@ -471,7 +492,8 @@ def test_an_interrupted_calibration_keeps_its_work_and_goes_on(
 ):
     out, whole = tmp_path / "c.safetensors", tmp_path / "whole.safetensors"
     work = tmp_path / "c.safetensors.work"
-    line = ["calibrate", checkpoint, "--rows", 3, "--cols", 64, "--out"]
+    # Enough rows that the command is still at work when it is interrupted.
+    line = ["calibrate", checkpoint, "--rows", 24, "--cols", 128, "--out"]
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, *map(str, line), str(out)],
         stderr=subprocess.PIPE,

@@ -91,6 +91,16 @@ def test_a_recipe_that_raises_is_reported_with_its_line(tmp_path: Path, model: M
         load_recipe(path).apply(model, Recipe(model), {})
 
 
+def test_a_recipe_cannot_end_the_command_as_if_it_had_succeeded(tmp_path: Path, model: Model):
+    leave = "import sys\nsys.exit(0)\n"
+    path = write(tmp_path / "import.py", leave)
+    with pytest.raises(RecipeError, match=r"line 2: .* cannot be imported: SystemExit"):
+        load_recipe(path)
+    path = write(tmp_path / "call.py", "def configure(model, recipe, sources):\n    exit()\n")
+    with pytest.raises(RecipeError, match=r"line 2: recipe .* failed: SystemExit"):
+        load_recipe(path).apply(model, Recipe(model), {})
+
+
 def test_an_error_that_the_interface_raises_is_reported_with_its_line(tmp_path: Path, model: Model):
     path = write(
         tmp_path / "recipe.py",

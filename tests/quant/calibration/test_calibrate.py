@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from ninfer_format import SafetensorsCheckpoint, open_artifact
-from ninfer_format.errors import UsageError
+from ninfer_format.errors import ExitCode, UsageError
+from ninfer_quant.calibration import job
 from ninfer_quant.calibration.corpus_rows import CorpusRows
 from ninfer_quant.calibration.job import CalibrationOptions, calibrate, work_steps
 from ninfer_quant.calibration.model import CalibratedModel, open_model
 from ninfer_quant.calibration.records import CalibrationFile
-from ninfer_quant.errors import ConversionError
+from ninfer_quant.errors import ConversionError, DiskSpaceError
+from ninfer_quant.work_folder import locked_work_folder
 from ninfer_runtime.device import get_device
 from ninfer_runtime.models.registry import load_model
 
@@ -162,6 +165,29 @@ def test_a_work_folder_in_use_is_left_alone(
     with pytest.raises(UsageError, match="another calibration is using the work folder"):
         calibrate(model, corpus, options, ignore)
     os.close(descriptor)
+
+
+def test_two_calibrations_cannot_use_one_work_folder(tmp_path: Path):
+    with (
+        locked_work_folder(tmp_path, {}, "calibration"),
+        pytest.raises(UsageError, match="another calibration is using the work folder"),
+        locked_work_folder(tmp_path, {}, "calibration"),
+    ):
+        pass
+
+
+def test_a_full_disk_is_a_matter_of_capacity_and_the_work_is_kept(
+    model: CalibratedModel, corpus: CorpusRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(job, "join_calibrations", full)
+    options = CalibrationOptions(tmp_path / "c.safetensors")
+    with pytest.raises(DiskSpaceError, match=r"c\.safetensors: no space left") as caught:
+        calibrate(model, corpus, options, ignore)
+    assert caught.value.exit_code == ExitCode.CAPACITY
+    assert (options.work_folder / "layer-0000.safetensors").exists()
 
 
 def test_an_existing_file_is_not_replaced(

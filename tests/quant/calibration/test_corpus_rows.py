@@ -51,6 +51,7 @@ def test_texts_and_chats_are_joined_by_an_end_token(model: CalibratedModel, tmp_
         ("c.jsonl", b'{"text": "a"}\n{"words": 1}\n', "line 2: expected an object with text"),
         ("c.jsonl", b'{"text": "a"}\n{"messages": []}\n', "line 2: "),
         ("c.jsonl", b"[1,", "line 1: "),
+        ("c.jsonl", b"[" * 100_000, "line 1: the JSON is nested too deeply"),
         ("c.txt", b"", "holds no text"),
         ("c.txt", b"\xff\xfe", "is not UTF-8"),
         ("c.pdf", b"a", r"a corpus is a \.txt, \.jsonl or \.safetensors file"),

@@ -169,6 +169,17 @@ def test_no_row_is_worse_than_plain_rounding_of_nvfp4():
     assert kept.sum() < len(kept)
 
 
+def test_a_row_whose_tiny_values_would_grow_keeps_plain_rounding():
+    """All inputs are alike, so that a tiny block can make up for the errors of a large one."""
+    inputs = np.ones((200, 64), np.float32) + correlated_inputs(64)[:200] * np.float32(1e-3)
+    feedback = feedback_of(np, moments(inputs))
+    x = weights(64, 64) * np.float32(100)
+    x[:, 16:] = np.sign(x[:, 16:]) * np.float32(2.0**-10)
+    codes, scales = nvfp4_gptq.quantize_rows(np, x, feedback)
+    stored = nvfp4.values_under(np, codes, scales)
+    assert np.abs(stored[:, 16:]).max() <= 2 * 2.0**-10
+
+
 def test_a_row_that_does_not_gain_keeps_plain_rounding():
     """Values on the grid already: nothing can be better than them."""
     feedback = feedback_of(np, moments(correlated_inputs(64)))

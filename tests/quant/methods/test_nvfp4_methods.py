@@ -267,6 +267,17 @@ def test_weights_make_the_weighted_error_smaller(run_method: RunMethod, calibrat
     assert weighted_error({"weighting": "none"}) == plain
 
 
+def test_a_column_that_no_input_used_still_counts_for_its_scale(
+    run_method: RunMethod, calibrate: Calibrate
+):
+    values = np.full((128, 64), 3, np.float32)
+    inputs = np.ones((50, 64), np.float32)
+    inputs[:, 16:32] = 0
+    parameters = {"weighting": "diag", "calibration": calibrate(inputs)}
+    stored = word_values("nvfp4", run_method("nvfp4_mse", "nvfp4", values, parameters=parameters))
+    np.testing.assert_allclose(stored, values, rtol=0.07)
+
+
 # --- bounds ----------------------------------------------------------------------------------
 
 

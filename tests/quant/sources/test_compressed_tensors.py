@@ -291,6 +291,20 @@ def test_a_multiplier_under_the_name_of_a_divisor_is_refused(
     assert caught.value.exit_code == ExitCode.INVALID_INPUT
 
 
+def test_a_multiplier_of_activations_under_the_name_of_a_divisor_is_refused(
+    one_matrix: Tensors,
+    write_weights: Callable[..., Path],
+    plan: Callable[..., Conversion],
+    tmp_path: Path,
+):
+    name = f"{LAYER}mlp.down_proj.input_global_scale"
+    one_matrix[name] = np.array([1 / 6000], np.float32)
+    quantized = write_weights(tmp_path / "quantized", one_matrix)
+    with pytest.raises(RecipeError, match="allow activations of up to") as caught:
+        plan(importing(DOWN, "nvfp4", "AllowA4"), {"quantized": quantized})
+    assert name in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [0.0, -3.0, np.inf, np.nan])
 def test_a_global_scale_that_is_no_positive_number_is_refused(
     one_matrix: Tensors,

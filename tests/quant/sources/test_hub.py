@@ -91,7 +91,6 @@ def test_a_failure_is_one_line_with_a_hint(
     assert hint in caught.value.hint
 
 
-
 def test_offline_the_command_says_so_and_exits_1(tmp_path: Path):
     code = "from ninfer_quant.cli.convert import main; main()"
     command = [sys.executable, "-c", code, "build", "--plan"]

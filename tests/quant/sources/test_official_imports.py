@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ninfer_format import CheckpointError, open_artifact
+from ninfer_format.errors import ExitCode
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.pipeline.conversion import Conversion
 
@@ -81,6 +82,24 @@ def test_nvfp4_of_the_text_with_direct_attention(
     # Four bits everywhere change the model, but it is still the same one.
     found, expected = logits(path), logits(direct)
     assert np.corrcoef(found.reshape(-1), expected.reshape(-1))[0, 1] > 0.95
+
+
+def test_all_scales_that_are_absent_are_named(
+    tensors: Tensors,
+    write_weights: Callable[..., Path],
+    plan: Callable[..., Conversion],
+    tmp_path: Path,
+):
+    content: Tensors = {}
+    for name in filter(is_matrix, tensors):
+        content |= nvfp4_tensors(name.removesuffix(".weight"), tensors[name])
+    absent = {f"{TEXT}layers.{layer}.mlp.up_proj.weight_scale" for layer in (1, 5)}
+    for name in absent:
+        del content[name]
+    with pytest.raises(CheckpointError, match=r"tensors are missing \(2\)") as caught:
+        plan("qwen3_6_27b_nvfp4", {"quantized": write_weights(tmp_path / "quantized", content)})
+    assert set(caught.value.tensors) == absent
+    assert caught.value.exit_code == ExitCode.INVALID_INPUT
 
 
 def test_the_newest_recipe_mixes_both_formats_of_the_source(

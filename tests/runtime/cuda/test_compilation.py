@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 
 from ninfer_runtime.cuda import compilation
 from ninfer_runtime.cuda.compilation import compile_kernels
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.module_cache import ModuleCache
-from ninfer_runtime.errors import KernelCompileError
+from ninfer_runtime.errors import DeviceFailedError, KernelCompileError
 
 # Kernels of the package itself: other processes do not see what a test has changed.
 KERNELS = [
@@ -42,3 +45,14 @@ def test_the_first_error_ends_the_compilation(tmp_path):
     absent = Kernel(KERNELS[0].source, "ninfer::absent_kernel")
     with pytest.raises(KernelCompileError, match=r"absent_kernel in .* does not compile"):
         compile_kernels([(absent, "sm_80")], ModuleCache(tmp_path), jobs=1)
+
+
+def test_a_process_that_is_ended_from_outside_is_no_bug(tmp_path, monkeypatch):
+    def submit(pool, *arguments):
+        future: Future[object] = Future()
+        future.set_exception(BrokenProcessPool("ended"))
+        return future
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor.submit", submit)
+    with pytest.raises(DeviceFailedError, match="was ended, perhaps at ninfer::pack_activations"):
+        compile_kernels([(KERNELS[0], "sm_80")], ModuleCache(tmp_path), jobs=1)

@@ -3,14 +3,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from cuda.bindings import driver as bindings
 
+from ninfer_format.errors import ExitCode
 from ninfer_runtime.cuda import driver as driver_module
 from ninfer_runtime.cuda import launch
+from ninfer_runtime.cuda.driver import check
 from ninfer_runtime.cuda.launch import INT, POINTER, Geometry, LoadedKernel
 from ninfer_runtime.cuda.nvrtc import Cubin
-from ninfer_runtime.errors import DeviceError
-
-bindings = pytest.importorskip("cuda.bindings.driver")
+from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def run(monkeypatch):
 
 
 def test_arguments_go_with_their_types(run):
-    ((_, blocks, shared, attributes, arguments),) = run(Geometry(7, 32, 100))
+    _, (_, blocks, shared, attributes, arguments) = run(Geometry(7, 32, 100))
     assert (blocks, shared, attributes) == (7, 100, [])
     assert arguments == ((5, 0), (INT, POINTER))
 
@@ -59,13 +60,39 @@ def test_overlap_and_clusters_become_attributes(run):
 
 
 def test_much_shared_memory_is_allowed_once(run):
-    calls = run(*(Geometry(1, 32, size) for size in (48 << 10, 100 << 10, 90 << 10, 101 << 10)))
-    assert [call[1] for call in calls if call[0] == "shared"] == [100 << 10, 101 << 10]
+    sizes = (0, 48 << 10, 100 << 10, 90 << 10, 101 << 10)
+    calls = run(*(Geometry(1, 32, size) for size in sizes))
+    # Of 48 KiB too: the kernel may declare some itself, which count.
+    assert [call[1] for call in calls if call[0] == "shared"] == [48 << 10, 100 << 10, 101 << 10]
 
 
 def test_a_refused_launch_names_the_kernel(run):
-    with pytest.raises(DeviceError, match=r"launch of f_kernel failed: CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(DeviceFailedError, match=r"launch of f_kernel failed: CUDA_ERROR_INVALID"):
         run(Geometry(1, 32), result=1)
+
+
+def test_full_memory_and_other_failures_end_a_command_differently():
+    codes = bindings.CUresult
+    with pytest.raises(DeviceMemoryError) as full:
+        check((codes.CUDA_ERROR_OUT_OF_MEMORY,), "work")
+    with pytest.raises(DeviceFailedError, match="work failed: CUDA_ERROR_ILLEGAL_ADDRESS") as other:
+        check((codes.CUDA_ERROR_ILLEGAL_ADDRESS,), "work")
+    assert (full.value.exit_code, other.value.exit_code) == (ExitCode.CAPACITY, ExitCode.FAILED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Thu Jan  1 00:00:00 UTC 2026",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)",
+    ],
+)
+def test_the_release_of_the_driver_is_found(tmp_path, monkeypatch, line):
+    file = tmp_path / "version"
+    monkeypatch.setattr(driver_module, "_VERSION_FILE", file)
+    assert driver_module.driver_release() is None
+    file.write_text(f"{line}\nGCC version:  gcc version 13.3.0\n")
+    assert driver_module.driver_release() == "580.159.04"
 
 
 def test_without_cuda_bindings_the_error_says_what_to_install(monkeypatch):

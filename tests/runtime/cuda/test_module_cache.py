@@ -68,10 +68,10 @@ def test_everything_that_decides_the_code_is_in_the_key(
         lambda content: b"",
         lambda content: content[:-1],
         lambda content: content[:-1] + bytes([content[-1] ^ 1]),
-        lambda content: b"[]" + content[content.index(b"\n") :],
-        lambda content: b"{}" + content[content.index(b"\n") :],
+        lambda content: content[:16],
         lambda content: b"\xff" + content,
-        lambda content: content.replace(b'"registers"', b'"unknown"'),
+        lambda content: content.replace(b"scale_kernel", b"other_kernel", 1),
+        lambda content: content.replace(b'"registers": ', b'"registers": 1', 1),
     ],
 )
 def test_a_damaged_entry_is_compiled_again(cache, scale_kernel, compiled, damage):
@@ -94,9 +94,25 @@ def test_a_failed_publication_leaves_nothing_behind(cache, scale_kernel, monkeyp
     assert list(cache.directory.iterdir()) == []
 
 
+def test_an_interrupt_after_the_publication_is_not_lost(cache, scale_kernel, monkeypatch):
+    replace_file = os.replace
+
+    def interrupted(source, target):
+        replace_file(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.load(scale_kernel, "sm_80")
+    assert cache.get(scale_kernel, "sm_80") is not None
+
+
 def test_a_directory_that_cannot_be_written_costs_only_time(tmp_path, scale_kernel, compiled):
     (tmp_path / "file").write_text("")
     cache = ModuleCache(tmp_path / "file" / "cache")
+    assert cache.refusal() == "Not a directory"
+    assert ModuleCache(tmp_path / "new").refusal() is None
+    assert list((tmp_path / "new").iterdir()) == []
     assert cache.load(scale_kernel, "sm_80") == cache.load(scale_kernel, "sm_80")
     assert len(compiled) == 2
 

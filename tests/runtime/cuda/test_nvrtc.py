@@ -30,6 +30,12 @@ def test_spills_and_stack_frames_are_reported(package):
     assert compile_kernel(Kernel("scale.cu", "f"), "sm_80").stack_bytes == 256
 
 
+def test_a_log_without_resources_is_an_error(package, scale_kernel, monkeypatch):
+    monkeypatch.setattr(nvrtc, "OPTIONS", nvrtc.OPTIONS[:-1])
+    with pytest.raises(KernelCompileError, match="no resources are reported"):
+        compile_kernel(scale_kernel, "sm_80")
+
+
 def test_an_error_names_kernel_architecture_and_line(package, scale_kernel):
     (package / "scale.cu").write_text("namespace ninfer {\nvoid f() { nonsense; }\n}\n")
     with pytest.raises(KernelCompileError) as caught:

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ninfer_runtime.device import cuda, get_device
+from ninfer_format.errors import ExitCode
+from ninfer_runtime.device import DType, cuda, get_device
 from ninfer_runtime.device.cuda import CudaDevice, check_driver
-from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -72,3 +73,37 @@ def test_an_old_gpu_and_an_absent_one_are_refused(monkeypatch):
         CudaDevice()
     with pytest.raises(DeviceError, match=r"there is no GPU 1: 1 is visible"):
         CudaDevice(1)
+
+
+def test_full_memory_is_an_error_that_names_the_gpu_and_what_is_free():
+    def full(shape, dtype):
+        raise MemoryError("Out of memory allocating 4,096 bytes")
+
+    device = CudaDevice.__new__(CudaDevice)
+    device.index = 1
+    device.xp = SimpleNamespace(
+        empty=full,
+        cuda=SimpleNamespace(runtime=SimpleNamespace(memGetInfo=lambda: (10**9, 8 * 10**9))),
+        get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 5 * 10**8),
+    )
+    with pytest.raises(DeviceMemoryError) as caught:
+        device.empty((1024,), DType.FP32)
+    assert str(caught.value).startswith("the memory of GPU 1 is full: 1.5 of 8.0 GB are free")
+    assert caught.value.exit_code == ExitCode.CAPACITY
+    with pytest.raises(DeviceMemoryError):
+        _ = device.workspace
+
+
+def test_a_gpu_that_refuses_is_a_failure_and_no_bug(monkeypatch):
+    def refuse():
+        raise RuntimeError("cudaErrorDevicesUnavailable: busy or unavailable")
+
+    capable = ATTRIBUTES | {"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR": 9}
+    gpu = SimpleNamespace(**vars(OLD_GPU))
+    gpu.cuDeviceGetAttribute = lambda attribute, device: (0, capable[attribute])
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: SimpleNamespace(use=refuse)))
+    monkeypatch.setattr(cuda, "driver", lambda: gpu)
+    monkeypatch.setattr(cuda, "nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(cuda, "_import_cupy", lambda: cupy)
+    with pytest.raises(DeviceFailedError, match="GPU 0 cannot be used: cudaErrorDevicesUnavail"):
+        CudaDevice()

@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from ninfer_runtime.cuda.target import TYPICAL_TARGETS
+from ninfer_runtime.device.cuda import WORKSPACE_BYTES
 from ninfer_runtime.kv.formats import KV_FORMATS
+from ninfer_runtime.ops.paged_attention.cases import MODEL_HEADS
 from ninfer_runtime.ops.paged_attention.cuda import (
     STATIC_SHARED_BYTES,
     Variant,
     choose_variant,
     kernels,
+    partial_bytes,
     segments_of,
 )
 
@@ -60,6 +63,19 @@ def test_segments_fill_the_device_but_never_depend_on_the_batch():
     assert segments_of(int8, many, 4, 384) == 1
     assert segments_of(bf16, one, 4, 1) == 32
     assert segments_of(bf16, many, 4, 1) == 16
+
+
+@pytest.mark.parametrize("name", KV_FORMATS)
+@pytest.mark.parametrize("architecture", TYPICAL_TARGETS)
+def test_the_workspace_holds_the_segments_of_eight_sequences(name, architecture):
+    kv_format, target = KV_FORMATS[name], TYPICAL_TARGETS[architecture]
+    for heads, key_heads in MODEL_HEADS.values():
+        for columns in range(1, 200):
+            rows = columns * heads // key_heads
+            variant = choose_variant(kv_format, rows, target)
+            assert variant is not None
+            segments = segments_of(kv_format, variant, key_heads, -(-rows // variant.rows))
+            assert 8 * sum(partial_bytes(key_heads * rows * segments)) <= WORKSPACE_BYTES
 
 
 def test_a_device_gets_few_instances():

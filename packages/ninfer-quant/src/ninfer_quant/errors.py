@@ -8,6 +8,7 @@
     ├── VerificationError  what was written differs from its source by more than its format allows
     ├── DiskSpaceError     the output does not fit
     ├── DownloadError      a checkpoint cannot be loaded from the Hub
+    ├── MissingTensorsError  a source lacks the weights of a parameter, or a scale of theirs
     └── MissingPackageError  a package that is needed is not installed
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from ninfer_format.errors import ExitCode, NInferError
+from ninfer_format.errors import CheckpointError, ExitCode, NInferError
 
 
 class RecipeError(NInferError, ValueError):
@@ -76,6 +77,10 @@ class DownloadError(NInferError):
 
     code = "download"
     exit_code = ExitCode.FAILED
+
+
+class MissingTensorsError(CheckpointError):
+    """A source lacks the weights of a parameter, or a scale of theirs; `tensors` names them."""
 
 
 class MissingPackageError(NInferError):

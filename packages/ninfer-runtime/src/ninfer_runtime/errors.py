@@ -6,7 +6,9 @@
     ├── OpArgumentError      an op was called with an argument outside its contract
     ├── UnsupportedOpError   no kernel for this device, shape or dtype
     ├── DeviceError          a device is absent or failed
-    │   └── KernelCompileError   ... because a kernel does not compile
+    │   ├── KernelCompileError   ... because a kernel does not compile
+    │   ├── DeviceMemoryError    ... because its memory is full
+    │   └── DeviceFailedError    ... at its work, for another reason
     ├── StartupError         an engine cannot be built from these options and this artifact
     │   ├── ContextError     ... because the context exceeds what the model was made for
     │   └── CapacityError    ... because it does not fit into memory
@@ -88,6 +90,20 @@ class KernelCompileError(DeviceError):
     def __reduce__(self) -> tuple[type[KernelCompileError], tuple[str, str, str]]:
         # It travels between the processes that compile.
         return type(self), (self.kernel, self.architecture, self.log)
+
+
+class DeviceMemoryError(DeviceError):
+    """The memory of a device is full."""
+
+    code = "device_memory"
+    exit_code = ExitCode.CAPACITY
+
+
+class DeviceFailedError(DeviceError):
+    """A device that is there refused or failed at its work."""
+
+    code = "device_failed"
+    exit_code = ExitCode.FAILED
 
 
 _STARTUP_EXIT_CODES = {

@@ -115,6 +115,8 @@ def _json_documents(text: str, frontend: Frontend, path: Path) -> Iterator[Seque
             continue
         try:
             yield _json_document(json.loads(line), frontend)
+        except RecursionError as error:
+            raise UsageError(f"line {number}: the JSON is nested too deeply", path=path) from error
         except (ValueError, NInferError) as error:
             raise UsageError(f"line {number}: {error}", path=path) from error
 

@@ -19,6 +19,7 @@ from ninfer_quant.calibration.corpus_rows import CorpusRows
 from ninfer_quant.calibration.input_recorder import InputRecorder
 from ninfer_quant.calibration.model import CalibratedModel
 from ninfer_quant.calibration.records import join_calibrations, write_calibration
+from ninfer_quant.pipeline.staging import disk_full_as_error
 from ninfer_quant.work_folder import locked_work_folder
 
 Advance = Callable[[int, str], None]
@@ -70,6 +71,7 @@ def calibrate(
     Raises:
         UsageError: The file exists, or the work folder is of another calibration or in use.
         ConversionError: An activation is not finite; layer and site are named.
+        DiskSpaceError: The disk is full.
     """
     refuse_existing(options.output, force=options.force)
     settings = {
@@ -82,7 +84,10 @@ def calibrate(
         "hessians": str(options.keeps_hessians).lower(),
     }
     folder = options.work_folder
-    with locked_work_folder(folder, settings, "calibration"):
+    with (
+        disk_full_as_error(options.output),
+        locked_work_folder(folder, settings, "calibration"),
+    ):
         parts = _run_layers(model, corpus, options, advance)
         metadata = {key: value for key, value in settings.items() if key != "model_identity"}
         join_calibrations(options.output, parts, metadata, force=options.force)

@@ -18,6 +18,7 @@ from ninfer_format.commandline import (
 )
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
+from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
 from ninfer_quant.cli.device import choose_device
 from ninfer_quant.cli.schema import SCHEMA
 
@@ -160,6 +161,7 @@ def build(terminal: Terminal, **options: Any) -> None:
     Beside FILE a report FILE.conversion.json is written. Existing files are not replaced unless
     --force is given, and a failure or an interruption leaves nothing behind.
     """
+    keep_blas_on_one_thread()
     from ninfer_quant.pipeline.conversion import plan_conversion
 
     request = _request(options)

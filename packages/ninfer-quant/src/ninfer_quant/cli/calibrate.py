@@ -28,7 +28,7 @@ Examples:
   ninfer-quant calibrate model.ninfer --rows 64 --cols 512 --out c.safetensors
   ninfer-quant calibrate model.ninfer --no-hessians --out d.safetensors""",
 )
-@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+@click.argument("model", metavar="MODEL")
 @click.option(
     "--corpus",
     type=click.Path(path_type=Path),
@@ -67,7 +67,7 @@ Examples:
 @common_options(QUANT_SCHEMA)
 def calibrate(
     terminal: Terminal,
-    model: Path,
+    model: str,
     corpus: Path | None,
     rows: int,
     cols: int,
@@ -77,20 +77,22 @@ def calibrate(
 ) -> None:
     """Let MODEL read text on the CPU and record the inputs of its projections.
 
-    MODEL is a checkpoint folder or an artifact. The command may be interrupted and given again: it
+    MODEL is a checkpoint folder, a Hub id or an artifact. The command may be interrupted and given again: it
     goes on with the layer where it was.
     """
     from ninfer_quant.calibration.corpus_rows import read_corpus
     from ninfer_quant.calibration.job import CalibrationOptions, work_steps
     from ninfer_quant.calibration.job import calibrate as run_calibration
     from ninfer_quant.calibration.model import open_model
+    from ninfer_quant.sources.open import locate
 
-    model, out = model.expanduser(), out.expanduser()
+    out = out.expanduser()
     corpus = None if corpus is None else corpus.expanduser()
     refuse_existing(out, force=force)
-    refuse_inputs_as_outputs([out], [path for path in (model, corpus) if path is not None])
+    path = locate(model)
+    refuse_inputs_as_outputs([out], [path] if corpus is None else [path, corpus])
     options = CalibrationOptions(out, force=force, keeps_hessians=hessians)
-    with open_model(model) as opened:
+    with open_model(path) as opened:
         if cols > opened.max_tokens:
             raise UsageError(f"--cols {cols}: the model was made for {opened.max_tokens} tokens")
         text = read_corpus(corpus, opened.frontend, rows=rows, cols=cols)

@@ -12,6 +12,7 @@ from ninfer_quant.cli.compare import compare
 from ninfer_quant.cli.fp8 import fp8
 from ninfer_quant.cli.groupwise import groupwise
 from ninfer_quant.cli.nvfp4 import nvfp4
+from ninfer_quant.cli.plan import plan
 from ninfer_quant.cli.schema import QUANT_SCHEMA
 from ninfer_quant.cli.sweep import sweep
 
@@ -30,7 +31,7 @@ def command() -> None:
     """Quantize the weights of a checkpoint or of a .ninfer artifact."""
 
 
-_SUBCOMMANDS = (calibrate, compare, fp8, groupwise, nvfp4, sweep)
+_SUBCOMMANDS = (calibrate, compare, fp8, groupwise, nvfp4, plan, sweep)
 for _subcommand in _SUBCOMMANDS:
     command.add_command(_subcommand)
 

@@ -11,6 +11,7 @@ import click
 from ninfer_format.commandline import SIZE, Terminal
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
+from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
 from ninfer_quant.cli.device import choose_device
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def quantize(terminal: Terminal, label: str, chosen: OneFormat, options: dict[st
     Raises:
         UsageError: An option is wrong.
     """
+    keep_blas_on_one_thread()
     from ninfer_quant.cli.build import convert_planned, default_jobs, parse_components
     from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
     from ninfer_quant.pipeline.requantize import plan_requantization

@@ -55,6 +55,7 @@ OFFICIAL = {
     "qwen3_6_35b_a3b_nvfp4": OfficialRecipe(
         "as qwen3_6_35b_a3b with imported NVFP4 experts", WITH_QUANTIZED
     ),
+    "qwen3_x_nvfp4_local": OfficialRecipe("as qwen3_8_27b with NVFP4 MLP made here, by nvfp4_mse"),
 }
 """The built-in recipes by name."""
 
@@ -98,7 +99,7 @@ class LoadedRecipe:
             raise located from error
         except NInferError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RecipeError(
                 f"{_line(self.path, error)}recipe {self.label} failed: "
                 f"{type(error).__name__}: {error}",
@@ -150,7 +151,7 @@ def _import_file(path: Path) -> ModuleType:
     with _importable(path):
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RecipeError(
                 f"{_line(path, error)}the recipe file cannot be imported: "
                 f"{type(error).__name__}: {error}",
@@ -159,7 +160,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _line(path: Path | None, error: Exception) -> str:
+def _line(path: Path | None, error: BaseException) -> str:
     """The line of a recipe file that led to an error, as the beginning of a message."""
     if path is None:
         return ""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ninfer_format import Component, get_format
 from ninfer_format.errors import CheckpointError
-from ninfer_quant.errors import RecipeError
+from ninfer_quant.errors import MissingTensorsError, RecipeError
 from ninfer_quant.sources.logical import LogicalSource
 from ninfer_quant.sources.store import AbsentSource, WeightStore
 
@@ -108,14 +108,14 @@ class Model:
 
         Raises:
             RecipeError: There is no such parameter.
-            CheckpointError: The store lacks the weights or a scale of theirs, they do not fit the
-                model, or they are not encoded in `format`.
+            MissingTensorsError: The store lacks the weights or a scale of theirs.
+            CheckpointError: They do not fit the model, or are not encoded in `format`.
         """
         if name not in self.parameters or self._sources is None:
             raise RecipeError(f"no parameter {name!r} that a store could have")
         source = self._sources.find(name, store)
         if isinstance(source, AbsentSource):
-            raise CheckpointError(
+            raise MissingTensorsError(
                 f"tensors are missing for {name}: {', '.join(source.tensors)}",
                 path=store.path,
                 tensors=source.tensors,

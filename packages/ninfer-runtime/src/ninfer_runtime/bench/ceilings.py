@@ -16,6 +16,7 @@ SOURCE = "bench/bandwidth.cu"
 LOADS = Kernel(SOURCE, "ninfer::read_loads_kernel")
 _STAGE, _STAGES = 4096, 2
 COPIES = Kernel(SOURCE, f"ninfer::read_copies_kernel<{_STAGE}, {_STAGES}>")
+KERNELS = frozenset({LOADS, COPIES})
 
 READ_BYTES = 4_000_000_000
 
@@ -40,7 +41,7 @@ class Ceilings:
 
 def measure_ceilings(device: CudaDevice) -> Ceilings:
     """Measure with one large array of random bytes."""
-    with device.on_stream():
+    with device.allocating(), device.on_stream():
         words = device.xp.random.randint(0, 2**32, READ_BYTES // 4, dtype=np.uint32)
     result = device.upload(np.zeros(1, np.uint32))
     address, sms = words.data.ptr, device.target.multiprocessors

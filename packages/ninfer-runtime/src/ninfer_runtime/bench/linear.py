@@ -14,7 +14,7 @@ from ninfer_runtime.bench.timing import time_us
 from ninfer_runtime.device.cuda import CudaDevice
 from ninfer_runtime.device.dtypes import DType, float32_to_bf16
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.errors import DeviceFailedError
 from ninfer_runtime.ops.linear.cuda import multiply, pack
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import Schedule, problem_of
@@ -92,7 +92,7 @@ class LinearBench:
         """Relative error of the first and last rows of a product, of poisoned output.
 
         Raises:
-            DeviceError: An element was not written.
+            DeviceFailedError: An element was not written.
         """
         device, x = self.device, self.activations(case)
         out = self._poisoned(case)
@@ -100,7 +100,7 @@ class LinearBench:
             multiply(device, pack(device, x, weight), weight, out, schedule)
             found = device.to_host(out)
         if not np.isfinite(found).all():
-            raise DeviceError(f"{case} with {schedule} leaves elements unwritten")
+            raise DeviceFailedError(f"{case} with {schedule} leaves elements unwritten")
         tiles = weight.data.shape[0]
         parts = [slice(0, min(_CHECKED_TILES, tiles)), slice(max(0, tiles - _CHECKED_TILES), tiles)]
         worst = 0.0
@@ -141,7 +141,7 @@ class LinearBench:
             self._format, self._records = record_format.name, None
             xp, size = self.device.xp, record_format.record_bytes
             xp.get_default_memory_pool().free_all_blocks()
-            with self.device.on_stream():
+            with self.device.allocating(), self.device.on_stream():
                 words = xp.random.randint(0, 2**32, count * size // 4, dtype=np.uint32)
                 records = words.view(np.uint8).reshape(count, size)
                 _make_finite(record_format, records)
@@ -177,7 +177,7 @@ def run_linear(
     """Check and time products; one row of results for each.
 
     Raises:
-        DeviceError: A result is wrong.
+        DeviceFailedError: A result is wrong.
     """
     bench = LinearBench(device)
     for case in cases:
@@ -187,7 +187,7 @@ def run_linear(
         weights = bench.weights(case)
         error = bench.error(case, weights[0], schedule)
         if not error <= LARGEST_ERROR:
-            raise DeviceError(f"{case} with {schedule} has a relative error of {error:.2e}")
+            raise DeviceFailedError(f"{case} with {schedule} has a relative error of {error:.2e}")
         times = [bench.time_us(case, weights, schedule) for _ in range(repetitions)]
         num_bytes = weights[0].num_bytes + 2 * case.columns * sum(case.shape)
         us = median(times)

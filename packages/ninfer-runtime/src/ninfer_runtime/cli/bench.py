@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from ninfer_format.commandline import (
     GroupedCommand,
@@ -51,7 +52,7 @@ Examples:
     "-r",
     "--repetitions",
     type=click.IntRange(min=1),
-    default=3,
+    default=5,
     show_default=True,
     help="How often each case is measured; the median is reported.",
 )
@@ -85,6 +86,7 @@ def command(terminal: Terminal, **options: Any) -> None:
     if options["arch"] and not options["compile_only"]:
         raise UsageError("--arch goes with --compile-only")
     if options["compile_only"]:
+        _refuse_given("repetitions", "device")
         _compile(terminal, options["arch"])
     else:
         _time_ops(terminal, options["device"], options["repetitions"])
@@ -95,9 +97,20 @@ def main() -> NoReturn:
     run(command, SCHEMA)
 
 
+def _refuse_given(*names: str) -> None:
+    """Refuse options that mean nothing when no op is timed."""
+    from ninfer_format.errors import UsageError
+
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name} goes with --ops")
+
+
 def _compile(terminal: Terminal, architectures: tuple[str, ...]) -> None:
     from ninfer_format.errors import UsageError
     from ninfer_runtime import environment
+    from ninfer_runtime.bench import ceilings
     from ninfer_runtime.cuda.compilation import compile_kernels
     from ninfer_runtime.cuda.module_cache import ModuleCache
     from ninfer_runtime.cuda.target import TYPICAL_TARGETS
@@ -111,10 +124,13 @@ def _compile(terminal: Terminal, architectures: tuple[str, ...]) -> None:
     targets = {
         (kernel, architecture)
         for architecture in architectures or TYPICAL_TARGETS
-        for op in ops_with_kernels()
-        for kernel in every_kernel(op, TYPICAL_TARGETS[architecture])
+        for kernel in ceilings.KERNELS.union(
+            *(every_kernel(op, TYPICAL_TARGETS[architecture]) for op in ops_with_kernels())
+        )
     }
     cache = ModuleCache(environment.kernel_cache_dir())
+    if (reason := cache.refusal()) is not None:
+        terminal.warn(f"{cache.directory}: {reason}: what is compiled will not be kept")
     with Progress(terminal, "compiling", total=len(targets)) as progress:
         cubins = compile_kernels(targets, cache, advance=progress.advance)
     if terminal.json:
@@ -144,15 +160,16 @@ def _resources(target: tuple[Any, str], cubin: Cubin) -> dict[str, Any]:
 
 
 def _time_ops(terminal: Terminal, index: int, repetitions: int) -> None:
-    from ninfer_runtime.bench.ceilings import COPIES, LOADS, measure_ceilings
+    from ninfer_runtime.bench.ceilings import KERNELS, measure_ceilings
     from ninfer_runtime.bench.linear import LinearCase, run_linear
+    from ninfer_runtime.cuda.driver import driver_release
     from ninfer_runtime.cuda.nvrtc import nvrtc_version
     from ninfer_runtime.device.cuda import CudaDevice
     from ninfer_runtime.ops.kernels import every_kernel
     from ninfer_runtime.ops.linear.cases import DENSE_27B_SHAPES, TIMED_COLUMNS, WEIGHT_FORMATS
 
     device = CudaDevice(index)
-    kernels = every_kernel("linear", device.target) | {LOADS, COPIES}
+    kernels = every_kernel("linear", device.target) | KERNELS
     with Progress(terminal, "compiling", total=len(kernels)) as progress:
         device.prepare(kernels, progress.advance)
     ceilings = measure_ceilings(device)
@@ -170,7 +187,8 @@ def _time_ops(terminal: Terminal, index: int, repetitions: int) -> None:
         )
     environment = {
         "device": device.properties.name,
-        "driver": ".".join(map(str, device.properties.driver_version)),
+        "driver": driver_release(),
+        "cuda_of_driver": ".".join(map(str, device.properties.driver_version)),
         "nvrtc": ".".join(map(str, nvrtc_version())),
         "read_bytes_s": {"loads": ceilings.loads, "copies": ceilings.copies},
     }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import signal
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 
+from ninfer_format.workers import Advance, run_tasks, worker_count
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.module_cache import ModuleCache
 from ninfer_runtime.cuda.nvrtc import Cubin
+from ninfer_runtime.errors import DeviceFailedError
 
 Target = tuple[Kernel, str]
 """A kernel and the architecture to compile it for."""
@@ -21,7 +25,7 @@ def compile_kernels(
     cache: ModuleCache,
     *,
     jobs: int | None = None,
-    advance: Callable[[int, str], None] = lambda amount, item: None,
+    advance: Advance = lambda amount, item: None,
 ) -> dict[Target, Cubin]:
     """Fill the cache with kernels and return their machine code.
 
@@ -34,6 +38,7 @@ def compile_kernels(
     Raises:
         KernelCompileError: A source has an error.
         DeviceError: NVRTC or cuda-bindings is not installed.
+        DeviceFailedError: A process that compiles was ended from outside.
     """
     finished: dict[Target, Cubin] = {}
     missing: list[Target] = []
@@ -45,19 +50,30 @@ def compile_kernels(
             finished[target] = cubin
             advance(1, target[0].instance)
     if missing:
-        workers = min(len(missing), jobs or len(os.sched_getaffinity(0)))
+        workers = min(len(missing), jobs or worker_count())
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            pending = {pool.submit(_compile, target, cache.directory): target for target in missing}
-            try:
-                for future in as_completed(pending):
-                    target = pending[future]
-                    finished[target] = future.result()
-                    advance(1, target[0].instance)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            tasks = [partial(_compile_in, pool, target, cache.directory) for target in missing]
+            cubins = run_tasks(tasks, jobs=workers, advance=advance)
+        finished.update(zip(missing, cubins, strict=True))
     return finished
+
+
+def _compile_in(
+    pool: ProcessPoolExecutor, target: Target, directory: Path, advance: Advance
+) -> Cubin:
+    # A process inherits the mask of the thread that starts it: Ctrl-C, which goes to all of them, is
+    # then for the command alone to answer.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        cubin = pool.submit(_compile, target, directory).result()
+    except BrokenProcessPool as error:
+        raise DeviceFailedError(
+            f"a process that compiles kernels was ended, perhaps at {target[0]}",
+            hint="it may have run out of memory: free some, or allow fewer processors",
+        ) from error
+    advance(1, target[0].instance)
+    return cubin
 
 
 def _compile(target: Target, directory: Path) -> Cubin:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryError
+
+_VERSION_FILE = Path("/proc/driver/nvidia/version")
+_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @cache
@@ -37,6 +42,16 @@ def driver() -> Any:
     return module
 
 
+def driver_release() -> str | None:
+    """The vendor's number of the loaded kernel driver, None where the system does not tell it."""
+    try:
+        line = _VERSION_FILE.read_text().partition("\n")[0]
+    except OSError:
+        return None
+    found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line)
+    return found[1] if found else None
+
+
 def check(result: tuple[Any, ...], what: str) -> Any:
     """The values of a driver call.
 
@@ -45,9 +60,11 @@ def check(result: tuple[Any, ...], what: str) -> Any:
         what: What was attempted, for the error.
 
     Raises:
-        DeviceError: The call failed.
+        DeviceMemoryError: The device has too little memory left.
+        DeviceFailedError: The call failed for another reason.
     """
     code, *values = result
     if int(code):
-        raise DeviceError(f"{what} failed: {code.name}")
+        kind = DeviceMemoryError if code.name == _OUT_OF_MEMORY else DeviceFailedError
+        raise kind(f"{what} failed: {code.name}")
     return values[0] if len(values) == 1 else tuple(values)

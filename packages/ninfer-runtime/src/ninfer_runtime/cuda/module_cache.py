@@ -1,8 +1,8 @@
 """Compiled kernels on disk.
 
-An entry is one file: a line of JSON, then the machine code. It appears under its name complete, so
-that any number of processes may use one directory. What does not match its own checksum counts as
-absent and is compiled again.
+An entry is one file: its checksum, a line of JSON, then the machine code. It appears under its name
+complete, so that any number of processes may use one directory. What does not match its checksum
+counts as absent and is compiled again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 from ninfer_runtime.cuda.kernel import Kernel, headers_of
 from ninfer_runtime.cuda.nvrtc import OPTIONS, Cubin, compile_source, nvrtc_version
 
-SCHEMA = "ninfer-kernel/1"
+SCHEMA = "ninfer-kernel/2"
+
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class ModuleCache:
@@ -39,7 +41,8 @@ class ModuleCache:
     def load(self, kernel: Kernel, architecture: str) -> Cubin:
         """The machine code of a kernel, compiled and kept if it was not there.
 
-        A directory that cannot be written costs the time to compile again, nothing else.
+        A directory that cannot be written costs the time to compile again, nothing else; `refusal`
+        says so.
 
         Raises:
             KernelCompileError: The source has an error.
@@ -54,6 +57,15 @@ class ModuleCache:
             with suppress(OSError):
                 _publish(path, _encode(cubin))
         return cubin
+
+    def refusal(self) -> str | None:
+        """Why nothing can be kept in the directory, None if it can."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.directory):
+                return None
+        except OSError as error:
+            return error.strerror or str(error)
 
     def _path(
         self, kernel: Kernel, source: str, headers: dict[str, str], architecture: str
@@ -82,19 +94,16 @@ class ModuleCache:
 def _encode(cubin: Cubin) -> bytes:
     fields = asdict(cubin)
     data: bytes = fields.pop("data")
-    fields["sha256"] = hashlib.sha256(data).hexdigest()
-    return json.dumps(fields).encode() + b"\n" + data
+    content = json.dumps(fields).encode() + b"\n" + data
+    return hashlib.sha256(content).digest() + content
 
 
 def _decode(content: bytes) -> Cubin | None:
-    head, _, data = content.partition(b"\n")
-    try:
-        fields = json.loads(head)
-        if fields.pop("sha256") != hashlib.sha256(data).hexdigest():
-            return None
-        return Cubin(data=data, **fields)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    checksum, content = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    if checksum != hashlib.sha256(content).digest():
         return None
+    head, _, data = content.partition(b"\n")
+    return Cubin(data=data, **json.loads(head))
 
 
 def _publish(path: Path, content: bytes) -> None:
@@ -105,5 +114,6 @@ def _publish(path: Path, content: bytes) -> None:
             file.write(content)
         os.replace(name, path)
     except BaseException:
-        os.unlink(name)
+        with suppress(FileNotFoundError):  # an interrupt may come when it has its name already
+            os.unlink(name)
         raise

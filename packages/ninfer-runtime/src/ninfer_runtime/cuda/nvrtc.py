@@ -87,7 +87,10 @@ def compile_source(
         _value(nvrtc.nvrtcGetCUBIN(program, data))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(data, symbol, *_resources(log))
+    resources = _resources(log)
+    if resources is None:
+        raise KernelCompileError(str(kernel), architecture, f"no resources are reported\n{log}")
+    return Cubin(data, symbol, *resources)
 
 
 def _nvrtc() -> Any:
@@ -115,14 +118,16 @@ def _log(nvrtc: Any, program: Any) -> str:
     return log.rstrip(b"\0 \n").decode(errors="replace")
 
 
-def _resources(log: str) -> tuple[int, int, int]:
-    """Registers, stack bytes and spilled bytes, as the assembler reports them in the log."""
+def _resources(log: str) -> tuple[int, int, int] | None:
+    """Registers, stack bytes and spilled bytes, as the assembler reports them in the log.
+
+    The kernel comes first, and its frame includes those of functions that it calls. None if there is
+    no report, which must not look like a kernel that needs nothing.
+    """
     registers, stack = _REGISTERS.search(log), _STACK.search(log)
-    return (
-        int(registers[1]) if registers else 0,
-        int(stack[1]) if stack else 0,
-        max(int(stack[2]), int(stack[3])) if stack else 0,
-    )
+    if registers is None or stack is None:
+        return None
+    return int(registers[1]), int(stack[1]), max(int(stack[2]), int(stack[3]))
 
 
 def _with_source_lines(log: str, source: str) -> str:

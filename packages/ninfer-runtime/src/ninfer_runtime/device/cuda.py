@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -24,9 +25,10 @@ from ninfer_runtime.device.base import Memory
 from ninfer_runtime.device.cpu import CpuDevice
 from ninfer_runtime.device.dtypes import STORAGE, DType, bf16_to_float32
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryError
 
-WORKSPACE_BYTES = 64 * 2**20
+WORKSPACE_BYTES = 96 * 2**20
+"""Enough for what every op needs for the sequences that an engine runs together, eight at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class CudaDevice:
     Raises:
         DeviceError: There is no such GPU, it is older than Ampere, its driver is too old, or CuPy or
             cuda-bindings is not installed.
+        DeviceFailedError: The GPU refuses, for example because another process has it for itself.
     """
 
     kind = "cuda"
@@ -67,8 +70,11 @@ class CudaDevice:
         self.architecture = self.target.architecture
         check_driver(self.properties.driver_version, nvrtc_version())
         self.xp: Any = _import_cupy()
-        self.xp.cuda.Device(index).use()
-        self.xp.cuda.runtime.free(0)  # makes the context
+        try:
+            self.xp.cuda.Device(index).use()
+            self.xp.cuda.runtime.free(0)  # makes the context
+        except RuntimeError as error:
+            raise DeviceFailedError(f"GPU {index} cannot be used: {error}") from error
         self.stream = Stream()
         self._cache = ModuleCache(environment.kernel_cache_dir())
         self._kernels: dict[Kernel, LoadedKernel] = {}
@@ -77,11 +83,12 @@ class CudaDevice:
 
     def empty(self, shape: Sequence[int], dtype: DType) -> Tensor:
         """A tensor with undefined elements."""
-        return Tensor(self.xp.empty(tuple(shape), STORAGE[dtype]), dtype, self)
+        with self.allocating():
+            return Tensor(self.xp.empty(tuple(shape), STORAGE[dtype]), dtype, self)
 
     def zeros(self, shape: Sequence[int], dtype: DType) -> Tensor:
         """A tensor of zeros."""
-        with self.on_stream():
+        with self.allocating(), self.on_stream():
             return Tensor(self.xp.zeros(tuple(shape), STORAGE[dtype]), dtype, self)
 
     def from_host(self, array: np.ndarray, dtype: DType | None = None) -> Tensor:
@@ -96,7 +103,7 @@ class CudaDevice:
 
     def upload(self, array: np.ndarray) -> Any:
         """A host array of any type on the device."""
-        with self.on_stream():
+        with self.allocating(), self.on_stream():
             copy = self.xp.asarray(np.ascontiguousarray(array))
         self.synchronize()
         return copy
@@ -112,6 +119,18 @@ class CudaDevice:
         """A context in which the array module works on the device's stream."""
         return self.xp.cuda.ExternalStream(self.stream.handle)
 
+    @contextmanager
+    def allocating(self) -> Iterator[None]:
+        """A context in which arrays are made: that the memory is full is an error of this project."""
+        try:
+            yield
+        except MemoryError as error:
+            memory = self.memory()
+            raise DeviceMemoryError(
+                f"the memory of GPU {self.index} is full: {memory.free_bytes / 1e9:.1f} of"
+                f" {memory.total_bytes / 1e9:.1f} GB are free ({error})"
+            ) from error
+
     # --- state -----------------------------------------------------------------------------
 
     def synchronize(self) -> None:
@@ -126,7 +145,8 @@ class CudaDevice:
     @cached_property
     def workspace(self) -> Arena:
         """Memory for what an op needs while it runs; the stream orders its uses."""
-        self._workspace_array = self.xp.empty(WORKSPACE_BYTES, np.uint8)
+        with self.allocating():
+            self._workspace_array = self.xp.empty(WORKSPACE_BYTES, np.uint8)
         return Arena(self._workspace_array.data.ptr, WORKSPACE_BYTES, "workspace")
 
     # --- kernels ---------------------------------------------------------------------------

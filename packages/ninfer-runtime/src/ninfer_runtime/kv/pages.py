@@ -52,6 +52,11 @@ class KVPages:
     value: RowPlanes
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All planes."""
+        return self.key.tensors + self.value.tensors
+
+    @property
     def num_pages(self) -> int:
         """Pages that there are."""
         return self.key.codes.shape[0]

@@ -26,5 +26,4 @@ def ops_with_kernels() -> list[str]:
 def every_kernel(op: str, target: Target) -> set[Kernel]:
     """The kernels of one op that models need on a kind of GPU."""
     module = import_module(f"ninfer_runtime.ops.{op}.cuda")
-    found = set(module.kernels(target))
-    return found
+    return set(module.kernels(target))

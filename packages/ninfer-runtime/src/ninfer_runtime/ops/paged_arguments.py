@@ -1,4 +1,4 @@
-"""Checks of what the ops on paged caches share: pages, tables, and where each sequence stands."""
+"""Checks of what the ops on paged caches share: tables, and where each sequence stands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape
 
 
@@ -41,9 +40,3 @@ class Spans:
             tensor: Tensor = getattr(self, argument)
             check_shape(op, argument, tensor, (B,))
             check_dtype(op, argument, tensor, (DType.INT32,))
-
-
-def check_pages(op: str, pages: KVPages, KH: int) -> None:
-    """Refuse pages of another number of key heads."""
-    codes = pages.key.codes
-    check_shape(op, "pages", codes, (codes.shape[0], KH, *codes.shape[2:]))

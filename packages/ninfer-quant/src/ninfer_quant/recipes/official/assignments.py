@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from ninfer_quant.errors import RecipeError
+from ninfer_quant.errors import MissingTensorsError, RecipeError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
 from ninfer_quant.recipes.official.formats import BF16, Q4, Q5, Q6, Q8
@@ -80,14 +80,30 @@ def share_draft_context(model: Model, recipe: Recipe) -> None:
 def import_words(
     model: Model, recipe: Recipe, names: list[str], store: WeightStore, format: str, policy: str
 ) -> None:
-    """Take the words of the named matrices, which must be encoded in `format`, from a store."""
+    """Take the words of the named matrices, which must be encoded in `format`, from a store.
+
+    Raises:
+        MissingTensorsError: The store lacks tensors; all of them are named.
+    """
+    missing: dict[str, None] = {}
     for name in names:
+        try:
+            source = model.source(name, store, format)
+        except MissingTensorsError as error:
+            missing |= dict.fromkeys(error.tensors)
+            continue
         recipe.assign(
             name,
-            source=model.source(name, store, format),
+            source=source,
             format=format,
             method="import_encoded",
             activation_policy=policy,
+        )
+    if missing:
+        raise MissingTensorsError(
+            f"tensors are missing ({len(missing)}): {', '.join(missing)}",
+            path=store.path,
+            tensors=tuple(missing),
         )
 
 

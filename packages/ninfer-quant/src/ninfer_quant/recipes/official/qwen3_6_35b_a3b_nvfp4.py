@@ -20,14 +20,15 @@ def configure(model: Model, recipe: Recipe, sources: Mapping[str, WeightStore]) 
     """Assign every parameter; matrices of experts are stacked with divisors of their own."""
     configure_optional(model, recipe)
     configure_mixture_text(model, recipe)
+    names: list[str] = []
     for layer in range(model.config["num_hidden_layers"]):
         moe = f"text/layers/{layer}/moe/"
         experts = [f"{moe}experts/{expert}/" for expert in range(model.config["num_experts"])]
         gate_up = [f"{expert}{role}" for expert in experts for role in ("gate", "up")]
         down = [f"{expert}down" for expert in experts]
         shared = [f"{moe}shared/{role}" for role in ("gate", "up", "down")]
-        names = [*gate_up, *down, *shared]
-        import_words(model, recipe, names, sources[QUANTIZED], NVFP4, "AllowA4")
+        names += [*gate_up, *down, *shared]
         recipe.group(gate_up)
         recipe.group(down)
         recipe.group(shared[:2])
+    import_words(model, recipe, names, sources[QUANTIZED], NVFP4, "AllowA4")

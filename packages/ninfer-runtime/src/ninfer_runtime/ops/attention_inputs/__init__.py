@@ -8,7 +8,7 @@ from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.kv.row_codecs import HEAD_DIM
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
-from ninfer_runtime.ops.paged_arguments import Spans, check_pages
+from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.registry import call, register
 
 register(
@@ -79,7 +79,6 @@ def attention_inputs(
     for argument, tensor in (("cos", cos), ("sin", sin)):
         check_shape(op, argument, tensor, (B, C, R))
         check_dtype(op, argument, tensor, (DType.FP32,))
-    check_pages(op, pages, KH)
     spans.check(op, B)
     out = output(op, out, query)
     tensors = (query, key, value, query_weight, key_weight, cos, sin)

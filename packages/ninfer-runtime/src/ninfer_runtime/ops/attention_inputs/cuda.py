@@ -63,7 +63,8 @@ def attention_inputs(
         or not all(map(is_aligned, (*heads, query_weight, key_weight)))
         or len({tensor.dtype for tensor in heads}) > 1
         or query_weight.dtype is not key_weight.dtype
-        or not all(map(is_contiguous, (cos, sin, tables, out)))
+        or not all(map(is_contiguous, (cos, sin, *pages.tensors)))
+        or not all(map(is_contiguous, (tables, table_rows, before, columns, out)))
     ):
         raise UnsupportedOpError(OP, query.device.kind, detail=f"{query!r}, {out!r}, {R} pairs")
     B, C, H, _ = query.shape

@@ -124,9 +124,10 @@ def gated_delta_net(
     The tokens of a sequence are convolved (`causal_conv1d`, rounded to the dtype of `u`), gated
     (`delta_gates`) and run through the delta rule (`gated_delta_rule`) in order; the rows of the new
     ones, not rounded in between, are normalised and gated (`gated_rms_norm`) and rounded once. The
-    state after ``replayed + committed`` tokens is stored in the destination. The new tokens are
-    recorded there; of more than ``ring - 3`` only the last so many. With another destination than the source, the three tokens before `position` and the replayed ones are copied
-    to its records. Rows c ≥ columns[b] of the result are zero. A row does not depend on the other
+    state after ``replayed + committed`` tokens is stored in the destination (of no tokens at position
+    0 in place: nobody reads it). The new tokens are recorded there; of more than ``ring - 3`` only
+    the last so many. With another destination than the source, the three tokens before `position`
+    and the replayed ones are copied to its records. Rows c ≥ columns[b] of the result are zero. A row does not depend on the other
     sequences of the call, nor, but for rounding, on how its sequence was cut into calls and replays.
 
     Args:

@@ -1,4 +1,4 @@
-"""What `gated_delta_net` is tested and timed with."""
+"""What `gated_delta_net` is tested with."""
 
 from __future__ import annotations
 
@@ -41,6 +41,3 @@ TEST_CASES = (
     DeltaCase(1, 2, 3, 16, (5,), (2,), (0,), (0,), (False,)),
     DeltaCase(1, 2, 70, 16, (0, 21), (0, 1), (70, 33), (70, 33), (False, True)),
 )
-
-MODEL_HEADS = {"27b": (16, 48), "35b": (16, 32)}
-"""KH and VH of the models."""

@@ -118,7 +118,8 @@ def gated_delta_net(
     if not (is_aligned(u, PAIR_BYTES) and is_aligned(z, GATE_BYTES)):
         raise UnsupportedOpError(OP, u.device.kind, detail=f"{u!r}, {z!r}: not aligned")
     whole = (convolution, a_log, dt_bias, norm, state, records, out)
-    if not all(map(is_contiguous, whole)) or out.dtype is not DType.BF16:
+    steps = (source, destination, position, replayed, columns, committed)
+    if not all(map(is_contiguous, (*whole, *steps))) or out.dtype is not DType.BF16:
         raise UnsupportedOpError(OP, u.device.kind, detail=f"{records!r}, {out!r}")
     if B == 0 or C == 0:
         return
@@ -142,7 +143,7 @@ def gated_delta_net(
             pointer(z),
             *longs(z_stride),
             *map(pointer, (convolution, a_log, dt_bias, norm, state, records)),
-            *map(pointer, (source, destination, position, replayed, columns, committed)),
+            *map(pointer, steps),
             pointer(out),
             *integers(C, (CH - VH * HEAD) // (2 * HEAD), VH, ring, int(record_at_once)),
             *floats(eps),

@@ -11,7 +11,7 @@ from ninfer_format import Codec, Fp8RowWords, GroupedWords, Nvfp4Words
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import INT, POINTER, Argument, Geometry
 from ninfer_runtime.device.base import Device
-from ninfer_runtime.device.dtypes import bf16_to_float32
+from ninfer_runtime.device.dtypes import DType, bf16_to_float32
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, RecordFormat, to_records
@@ -74,7 +74,7 @@ def _pack_on_gpu(
     N, K = _shape(codec)
     tiles, records = record_format.tiles(N), record_format.records(K)
     stored = device.upload(payload)
-    data = device.xp.empty((tiles, records, record_format.record_bytes), np.uint8)
+    data = device.empty((tiles, records, record_format.record_bytes), DType.UINT8).array
     planes = {name: stored.data.ptr + plane.offset for name, plane in codec.geometry.planes.items()}
     grouped = "base" in planes
     arguments: list[Argument] = [

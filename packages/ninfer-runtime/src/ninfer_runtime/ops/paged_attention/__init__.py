@@ -7,7 +7,7 @@ from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.kv.row_codecs import HEAD_DIM
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
-from ninfer_runtime.ops.paged_arguments import Spans, check_pages
+from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.registry import call, register
 
 register("paged_attention", "cpu", "ninfer_runtime.ops.paged_attention.reference:paged_attention")
@@ -32,8 +32,9 @@ def paged_attention(
 
     over s ≤ p, evaluated in float32 from the decoded keys and values and rounded once. Where a format
     stores transformed keys, the query is transformed as well; where it stores transformed values, the
-    sum is transformed back. Rows c ≥ columns[b] of the result are zero. A row does not depend on the
-    other sequences of the call.
+    sum is transformed back. A GPU rounds the weights, the values with their scales, and the transformed
+    queries to binary16: these stay below 65,504. Rows c ≥ columns[b] of the result are zero. A row does
+    not depend on the other sequences of the call.
 
     Args:
         query: [B, C, H, 256], fp32 or bf16, possibly strided; H is a multiple of KH.
@@ -55,7 +56,6 @@ def paged_attention(
     check_dtype(op, "gate", gate)
     check_shape(op, "query", query, (B, C, H, HEAD_DIM))
     check_shape(op, "gate", gate, query.shape)
-    check_pages(op, pages, KH)
     if KH < 1 or H % KH:
         raise OpArgumentError(op, "query", expected=f"a multiple of {KH} heads", found=H)
     spans.check(op, B)

@@ -1,4 +1,4 @@
-"""What `paged_attention` and `attention_inputs` are tested and timed with."""
+"""What `paged_attention` and `attention_inputs` are tested with."""
 
 from __future__ import annotations
 
@@ -38,5 +38,3 @@ TEST_CASES = (
 
 MODEL_HEADS = {"27b": (24, 4), "35b": (16, 2)}
 """H and KH of the models."""
-
-TIMED_CONTEXTS = (4096, 65536)

@@ -110,6 +110,11 @@ def segments_of(
     return max(1, min(MAX_SEGMENTS, blocks // (num_key_value_heads * row_blocks)))
 
 
+def partial_bytes(count: int) -> tuple[int, int]:
+    """Bytes of the weights and of the sums that so many segments of rows leave to be merged."""
+    return count * 2 * 4, count * HEAD_DIM * 4
+
+
 def attention_kernel(kv_format: KVFormat, variant: Variant, *, final: bool) -> Kernel:
     """The instance for a format and variant; `final` for one segment."""
     numbers = (
@@ -168,7 +173,7 @@ def paged_attention(
         variant is None
         or any(tensor.dtype is not DType.BF16 for tensor in (*strided, out))
         or not all(map(is_aligned, strided))
-        or not all(map(is_contiguous, (tables, out)))
+        or not all(map(is_contiguous, (*pages.tensors, tables, table_rows, before, columns, out)))
     ):
         raise UnsupportedOpError(OP, query.device.kind, detail=f"{query!r}, {gate!r}, {out!r}")
     if B == 0 or C == 0:
@@ -179,8 +184,10 @@ def paged_attention(
     spans = [pointer(before), pointer(columns)]
     gate_arguments = [pointer(gate), *longs(*element_strides(gate)[:3])]
     with device.workspace.frame():
-        weights = 0 if final else device.workspace.take(B * KH * rows * segments * 8)
-        sums = 0 if final else device.workspace.take(B * KH * rows * segments * HEAD_DIM * 4)
+        weights, sums = (
+            0 if final else device.workspace.take(num_bytes)
+            for num_bytes in partial_bytes(B * KH * rows * segments)
+        )
         device.launch(
             attention_kernel(pages.format, variant, final=final),
             Geometry(
