@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +28,7 @@ from ninfer_runtime.cli.user_path import UserPath
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.loading import LoadedModel
+    from ninfer_runtime.eval.divergence import DivergenceReport
     from ninfer_runtime.eval.perplexity import PerplexityReport
     from ninfer_runtime.text.frontend import Frontend
 
@@ -34,7 +36,8 @@ SCHEMA = "ninfer-perplexity/1"
 
 HEADINGS = {
     "Text": ("text", "ids"),
-    "Windows": ("context", "stride"),
+    "Windows": ("context", "stride", "chunks"),
+    "Comparison": ("logits_out", "logits_reference", "force"),
     "Model": MODEL_OPTION_NAMES,
 }
 
@@ -44,6 +47,8 @@ Examples:
   ninfer-perplexity --text heldout.txt --context 512
   ninfer-perplexity model.ninfer --text heldout.txt --context 512 --stride 256
   ninfer-perplexity model.ninfer --ids tokens.json --json > result.json
+  ninfer-perplexity bf16.ninfer --text t.txt --logits-out bf16.logits
+  ninfer-perplexity q4.ninfer --text t.txt --logits-reference bf16.logits
 """
 
 
@@ -76,6 +81,25 @@ Examples:
     type=click.IntRange(min=1),
     help="Tokens by which windows advance, below --context.  [default: context/2]",
 )
+@click.option(
+    "--chunks",
+    type=click.IntRange(min=1),
+    help="Most windows of a comparison.  [default: all]",
+)
+@click.option(
+    "--logits-out",
+    type=UserPath(dir_okay=False),
+    metavar="FILE",
+    help="Keep the probabilities of all tokens, 2 bytes each, for comparisons; the second halves "
+    "of windows that do not overlap are scored.",
+)
+@click.option(
+    "--logits-reference",
+    type=UserPath(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="What another model's --logits-out has written: show how far this model is from it.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing --logits-out FILE.")
 @version_option("ninfer-runtime")
 @common_options(SCHEMA)
 def command(terminal: Terminal, **options: Any) -> None:
@@ -85,19 +109,46 @@ def command(terminal: Terminal, **options: Any) -> None:
     that NINFER_MODEL names is used, then the small model that comes with this package.
     """
     from ninfer_format.errors import UsageError
-    from ninfer_runtime.eval.perplexity import check_stream, check_window_sizes, score_stream
+    from ninfer_runtime.cli.logits import check_logits_options, score_logits
+    from ninfer_runtime.eval.perplexity import check_stream, check_window_sizes
 
     if (options["text"] is None) == (options["ids"] is None):
         raise UsageError("exactly one of --text and --ids is needed")
     context = options["context"]
     stride = context // 2 if options["stride"] is None else options["stride"]
     check_window_sizes(context, stride)
+    with_logits = check_logits_options(options)
     loaded = _load(terminal, options)
     show_model(terminal, loaded.info)
     token_ids = _token_ids(loaded.frontend, options["text"], options["ids"])
     check_stream(token_ids)
+    divergence = None
+    if with_logits:
+        report, divergence = score_logits(terminal, loaded, token_ids, options)
+    else:
+        report = _score(terminal, loaded, token_ids, context, stride)
+    source = options["text"] or options["ids"]
+    if terminal.json:
+        document = _document(report, model=loaded.info.name, source=str(source))
+        if divergence is not None:
+            document["divergence"] = asdict(divergence)
+        terminal.print_json(document)
+    else:
+        _print_table(report, divergence)
+
+
+def main() -> NoReturn:
+    """Run the command and end the process."""
+    run(command, SCHEMA)
+
+
+def _score(
+    terminal: Terminal, loaded: LoadedModel, token_ids: list[int], context: int, stride: int
+) -> PerplexityReport:
+    from ninfer_runtime.eval.perplexity import score_stream
+
     with Progress(terminal, "scoring", total=len(token_ids) - 1) as progress:
-        report = score_stream(
+        return score_stream(
             loaded.program,
             token_ids,
             context=context,
@@ -105,16 +156,6 @@ def command(terminal: Terminal, **options: Any) -> None:
             public_tokens=loaded.info.public_tokens,
             advance=progress.advance,
         )
-    source = options["text"] or options["ids"]
-    if terminal.json:
-        terminal.print_json(_document(report, model=loaded.info.name, source=str(source)))
-    else:
-        _print_table(report)
-
-
-def main() -> NoReturn:
-    """Run the command and end the process."""
-    run(command, SCHEMA)
 
 
 def _load(terminal: Terminal, options: dict[str, Any]) -> LoadedModel:
@@ -182,7 +223,7 @@ def _document(report: PerplexityReport, *, model: str, source: str) -> dict[str,
     }
 
 
-def _print_table(report: PerplexityReport) -> None:
+def _print_table(report: PerplexityReport, divergence: DivergenceReport | None) -> None:
     rows = {
         "tokens scored": f"{report.scored_tokens} of {report.tokens}",
         "windows": f"{len(report.windows)} (context {report.context}, stride {report.stride})",
@@ -191,5 +232,14 @@ def _print_table(report: PerplexityReport) -> None:
         "bits per token": f"{report.bits_per_token:.6f}",
         "speed": f"{report.tok_s:.1f} tok/s ({report.scoring_s:.1f} s)",
     }
+    if divergence is not None:
+        rows |= {
+            "KL mean": f"{divergence.mean_kl:.6g} nats",
+            "KL median": f"{divergence.median_kl:.6g} nats",
+            "KL 99 %": f"{divergence.p99_kl:.6g} nats",
+            "KL maximum": f"{divergence.max_kl:.6g} nats",
+            "same top token": f"{100 * divergence.top1_agreement:.2f} %",
+            "RMS Δp": f"{100 * divergence.rms_probability_difference:.3f} %",
+        }
     for name, value in rows.items():
         click.echo(f"{name:<16}{value}")

@@ -58,7 +58,7 @@ class PerplexityReport:
         context: Longest window in tokens.
         stride: Targets by which windows advance.
         windows: Results of the windows in order.
-        mean_nll: Mean negative log-likelihood of the N - 1 scored tokens, in nats.
+        mean_nll: Mean negative log-likelihood of the scored tokens, in nats.
         scoring_s: Seconds that scoring took.
     """
 

@@ -1,0 +1,1 @@
+"""What quantization costs: comparing weights, sweeping over recipes, planning bits."""
