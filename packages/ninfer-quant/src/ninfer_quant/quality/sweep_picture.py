@@ -12,6 +12,9 @@ from ninfer_format.errors import UsageError
 from ninfer_quant.errors import MissingPackageError
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+_COLOURS = 10
+"""Different colours that matplotlib takes in turn."""
+_MARKERS = ("o", "s", "^", "D")
 
 
 def check_picture(path: Path) -> None:
@@ -41,16 +44,20 @@ def draw_sweep(path: Path, rows: Sequence[dict[str, Any]], *, force: bool) -> No
     from matplotlib.figure import Figure
 
     measured = [row for row in rows if row["divergence"] is not None]
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    for row in measured:
-        size, divergence = row["file_bytes"] / 2**20, row["divergence"]["mean_kl"]
-        axes.plot(size, divergence, "o")
-        axes.annotate(row["recipe"], (size, divergence), (5, 4), textcoords="offset points")
+    # A legend, because recipes of nearly equal size would write over each other.
+    for index, row in enumerate(measured):
+        axes.plot(
+            row["file_bytes"] / 2**20,
+            row["divergence"]["mean_kl"],
+            _MARKERS[index // _COLOURS % len(_MARKERS)],
+            label=row["recipe"],
+        )
     axes.set_xlabel("size of the artifact, MiB")
     axes.set_ylabel("mean KL divergence from BF16, nats")
     axes.set_yscale("log")
-    axes.margins(x=0.2)
     axes.grid(visible=True, which="both", alpha=0.3)
+    figure.legend(loc="outside right upper")
     with new_output(path, force=force) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
