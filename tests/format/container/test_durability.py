@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,22 @@ def test_a_full_disk_leaves_nothing_wherever_it_is_noticed(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
 
 
-@pytest.fixture
-def file_limit() -> Iterator[Callable[[int], None]]:
-    """Set the longest file that the operating system lets this process write."""
+@contextmanager
+def file_limit(limit: int) -> Iterator[None]:
+    """Bound the files that this process writes; not for longer, for pytest may write to one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("limit", [0, 4095, 4096, 8192, 12_287])
 def test_the_operating_systems_limit_leaves_nothing(
-    limit: int, plan: ArtifactPlan, tmp_path: Path, file_limit: Callable[[int], None]
+    limit: int, plan: ArtifactPlan, tmp_path: Path
 ) -> None:
-    file_limit(limit)
-    with pytest.raises(OSError, match="File too large") as raised:
+    with pytest.raises(OSError, match="File too large") as raised, file_limit(limit):
         write(tmp_path / "new" / "m.ninfer", plan)
     assert raised.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
