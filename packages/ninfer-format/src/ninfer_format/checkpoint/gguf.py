@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ninfer_format.checkpoint.gguf_header import read_header
 from ninfer_format.checkpoint.tensor_info import TensorInfo
+from ninfer_format.checkpoint.tensor_table import TensorTable
 from ninfer_format.errors import CheckpointError
 
 _STORED: dict[str, np.dtype[Any]] = {
@@ -32,7 +33,7 @@ _STEP_ELEMENTS = 1 << 18
 """Elements that are dequantized at a time, which bounds the intermediate arrays."""
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(TensorTable):
     """The tensors of one GGUF file by name; nothing but the header is read until a tensor is.
 
     Args:
@@ -51,32 +52,10 @@ class GgufCheckpoint:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
-        header = read_header(self.path)
+        header = read_header(Path(path))
+        super().__init__(Path(path), {tensor.name: tensor for tensor in header.tensors})
         self.version = header.version
         self.metadata = header.metadata
-        self._tensors = {tensor.name: tensor for tensor in header.tensors}
-        self.names: tuple[str, ...] = tuple(sorted(self._tensors))
-
-    @property
-    def total_bytes(self) -> int:
-        """Stored size of all tensors together."""
-        return sum(tensor.num_bytes for tensor in self._tensors.values())
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a tensor called `name`."""
-        return name in self._tensors
-
-    def info(self, name: str) -> TensorInfo:
-        """Type, shape and place of a tensor; the shape is in C order, as NumPy has it.
-
-        Raises:
-            CheckpointError: There is no such tensor.
-        """
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise CheckpointError(f"no tensor {name!r}", path=self.path, tensors=(name,)) from None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
         """Read elements [begin, end) of a tensor, flat in C order.
@@ -96,13 +75,7 @@ class GgufCheckpoint:
             OSError: The file cannot be read.
         """
         tensor = self.info(name)
-        end = tensor.elements if end is None else end
-        if not 0 <= begin <= end <= tensor.elements:
-            raise CheckpointError(
-                f"tensor {name!r} has {tensor.elements} elements, not [{begin}, {end})",
-                path=self.path,
-                tensors=(name,),
-            )
+        end = self._end(tensor, begin, end)
         dtype = _STORED.get(tensor.dtype)
         if dtype is not None:
             stored = np.empty(end - begin, dtype)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer_format.checkpoint.tensor_info import TensorInfo
+from ninfer_format.checkpoint.tensor_table import TensorTable
 from ninfer_format.container.framing import SPARE_BYTES, U64_MAX
 from ninfer_format.container.json_text import parse_json
 from ninfer_format.container.json_values import is_sibling_name
@@ -51,7 +52,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """NumPy types of the names in a header."""
 
 
-class SafetensorsCheckpoint:
+class SafetensorsCheckpoint(TensorTable):
     """The tensors of a checkpoint by name; nothing but headers is read until a tensor is.
 
     Args:
@@ -71,32 +72,11 @@ class SafetensorsCheckpoint:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
-        self._tensors, self.metadata = _read_all(self.path)
-        self.names: tuple[str, ...] = tuple(sorted(self._tensors))
+        tensors, self.metadata = _read_all(Path(path))
+        super().__init__(Path(path), tensors)
         folder = self.path if self.path.is_dir() else self.path.parent
         config = folder / "config.json"
         self.config: dict[str, Any] = _read_json(config) if config.exists() else {}
-
-    @property
-    def total_bytes(self) -> int:
-        """Stored size of all tensors together."""
-        return sum(tensor.num_bytes for tensor in self._tensors.values())
-
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a tensor called `name`."""
-        return name in self._tensors
-
-    def info(self, name: str) -> TensorInfo:
-        """Type, shape and place of a tensor.
-
-        Raises:
-            CheckpointError: There is no such tensor.
-        """
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise CheckpointError(f"no tensor {name!r}", path=self.path, tensors=(name,)) from None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
         """Read elements [begin, end) of a tensor, flat in C order.
@@ -115,13 +95,7 @@ class SafetensorsCheckpoint:
             OSError: The file cannot be read.
         """
         tensor = self.info(name)
-        end = tensor.elements if end is None else end
-        if not 0 <= begin <= end <= tensor.elements:
-            raise CheckpointError(
-                f"tensor {name!r} has {tensor.elements} elements, not [{begin}, {end})",
-                path=tensor.file,
-                tensors=(name,),
-            )
+        end = self._end(tensor, begin, end)
         dtype = DTYPES[tensor.dtype]
         values = np.empty(end - begin, dtype=dtype)
         tensor.read_into(begin * dtype.itemsize, values.view(np.uint8))
