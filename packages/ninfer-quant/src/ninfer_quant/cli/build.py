@@ -19,7 +19,7 @@ from ninfer_format.commandline import (
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
-from ninfer_quant.cli.device import choose_device
+from ninfer_quant.cli.device import choose_device, device_option
 from ninfer_quant.cli.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -128,11 +128,7 @@ Examples:
     metavar="HEX",
     help="32 hex digits that identify the artifact, for reproducible bytes.  [default: random]",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Where weights are quantized.  [default: cuda if there is a GPU]",
-)
+@device_option
 @click.option(
     "--rows-per-chunk",
     type=click.IntRange(min=1),

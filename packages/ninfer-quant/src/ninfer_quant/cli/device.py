@@ -1,11 +1,24 @@
-"""Choosing where encoders compute."""
+"""Choosing where encoders compute, and on how many threads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
     from ninfer_quant.array_module import Device
+
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Where weights are quantized.  [default: cuda if there is a GPU]",
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Worker threads.  [default: half the processors, at most 8]",
+)
 
 
 def choose_device(device: Device | None) -> Device:

@@ -12,7 +12,7 @@ from ninfer_format.commandline import SIZE, Terminal
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
-from ninfer_quant.cli.device import choose_device
+from ninfer_quant.cli.device import choose_device, device_option, jobs_option
 
 if TYPE_CHECKING:
     from ninfer_quant.recipes.one_format import OneFormat
@@ -54,11 +54,7 @@ _OPTIONS = (
         show_default=True,
         help="Longest file; more goes to OUT.ninfer.part-0001 and so on.",
     ),
-    click.option(
-        "--device",
-        type=click.Choice(["cpu", "cuda"]),
-        help="Where weights are quantized.  [default: cuda if there is a GPU]",
-    ),
+    device_option,
     click.option(
         "--rows-per-chunk",
         type=click.IntRange(min=1),
@@ -66,11 +62,7 @@ _OPTIONS = (
         show_default=True,
         help="Matrix rows that a worker holds in memory at once.",
     ),
-    click.option(
-        "--jobs",
-        type=click.IntRange(min=1),
-        help="Worker threads.  [default: half the processors, at most 8]",
-    ),
+    jobs_option,
     click.option(
         "--verify",
         type=click.Choice(["none", "sample", "full"]),

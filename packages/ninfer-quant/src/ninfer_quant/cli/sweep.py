@@ -17,7 +17,7 @@ from ninfer_format.commandline import (
 )
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.build import default_jobs, parse_sources
-from ninfer_quant.cli.device import choose_device
+from ninfer_quant.cli.device import choose_device, device_option, jobs_option
 from ninfer_quant.cli.schema import QUANT_SCHEMA
 
 if TYPE_CHECKING:
@@ -94,16 +94,8 @@ Examples:
     help="Draw size against divergence as .png, .svg or .pdf; needs matplotlib.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing picture.")
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    help="Where weights are quantized.  [default: cuda if there is a GPU]",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    help="Worker threads of a conversion.  [default: half the processors, at most 8]",
-)
+@device_option
+@jobs_option
 @common_options(QUANT_SCHEMA)
 def sweep(terminal: Terminal, **options: Any) -> None:
     """Convert the checkpoint MODEL with several recipes and measure what each costs.
