@@ -16,6 +16,10 @@ class Stream:
         self._stream = check(cuda.cuStreamCreate(flags), "creating a stream")
         self.handle = int(self._stream)
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version and handle, by which other libraries take the stream for their own work."""
+        return (0, self.handle)
+
     def synchronize(self) -> None:
         """Wait until all work on the stream is done.
 

@@ -117,7 +117,7 @@ class CudaDevice:
 
     def on_stream(self) -> Any:
         """A context in which the array module works on the device's stream."""
-        return self.xp.cuda.ExternalStream(self.stream.handle)
+        return self.xp.cuda.Stream.from_external(self.stream)
 
     @contextmanager
     def allocating(self) -> Iterator[None]:
