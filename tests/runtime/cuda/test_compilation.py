@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+import subprocess
+import sys
 
 import pytest
 
@@ -13,8 +13,8 @@ from ninfer_runtime.errors import DeviceFailedError, KernelCompileError
 
 # Kernels of the package itself: other processes do not see what a test has changed.
 KERNELS = [
-    Kernel("ops/linear/activations.cu", f"ninfer::pack_activations_kernel<{tiles}, false>")
-    for tiles in ("false", "true")
+    Kernel("ops/linear/activations.cu", f"ninfer::pack_activations_kernel<{bf16}>")
+    for bf16 in ("false", "true")
 ]
 
 
@@ -32,7 +32,7 @@ def test_processes_fill_the_cache_and_report_progress(tmp_path):
 def test_what_is_in_the_cache_starts_no_process(tmp_path, monkeypatch):
     cache = ModuleCache(tmp_path)
     cubin = cache.load(KERNELS[0], "sm_80")
-    monkeypatch.delattr(compilation, "ProcessPoolExecutor")
+    monkeypatch.delattr(compilation, "CompileWorker")
     seen: list[str] = []
     found = compile_kernels(
         [(KERNELS[0], "sm_80")], cache, advance=lambda amount, item: seen.append(item)
@@ -48,11 +48,25 @@ def test_the_first_error_ends_the_compilation(tmp_path):
 
 
 def test_a_process_that_is_ended_from_outside_is_no_bug(tmp_path, monkeypatch):
-    def submit(pool, *arguments):
-        future: Future[object] = Future()
-        future.set_exception(BrokenProcessPool("ended"))
-        return future
-
-    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor.submit", submit)
+    monkeypatch.setattr("sys.executable", "/bin/true")
     with pytest.raises(DeviceFailedError, match="was ended, perhaps at ninfer::pack_activations"):
         compile_kernels([(KERNELS[0], "sm_80")], ModuleCache(tmp_path), jobs=1)
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path):
+    lines = (
+        "from pathlib import Path",
+        "from ninfer_runtime.cuda.compilation import compile_kernels",
+        "from ninfer_runtime.cuda.kernel import Kernel",
+        "from ninfer_runtime.cuda.module_cache import ModuleCache",
+        "print('top')",
+        f"kernels = {[(kernel.source, kernel.instance) for kernel in KERNELS]!r}",
+        f"cache = ModuleCache(Path({str(tmp_path)!r}))",
+        "print(len(compile_kernels([(Kernel(*k), 'sm_80') for k in kernels], cache, jobs=2)))",
+    )
+    script = "\n".join(lines)
+    given_on_stdin = subprocess.run(
+        [sys.executable, "-"], input=script, capture_output=True, text=True, check=True
+    )
+    assert given_on_stdin.stdout == "top\n2\n"
+    assert given_on_stdin.stderr == ""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from queue import LifoQueue
 
 from ninfer_format.workers import Advance, run_tasks, worker_count
+from ninfer_runtime.cuda.compile_worker import CompileWorker
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.module_cache import ModuleCache
 from ninfer_runtime.cuda.nvrtc import Cubin
-from ninfer_runtime.errors import DeviceFailedError
 
 Target = tuple[Kernel, str]
 """A kernel and the architecture to compile it for."""
@@ -51,30 +49,48 @@ def compile_kernels(
             advance(1, target[0].instance)
     if missing:
         workers = min(len(missing), jobs or worker_count())
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            tasks = [partial(_compile_in, pool, target, cache.directory) for target in missing]
-            cubins = run_tasks(tasks, jobs=workers, advance=advance)
+        pool = _WorkerPool(workers, cache.directory)
+        try:
+            cubins = run_tasks(
+                [partial(pool.compile, target) for target in missing], jobs=workers, advance=advance
+            )
+        finally:
+            pool.close()
         finished.update(zip(missing, cubins, strict=True))
     return finished
 
 
-def _compile_in(
-    pool: ProcessPoolExecutor, target: Target, directory: Path, advance: Advance
-) -> Cubin:
-    # A process inherits the mask of the thread that starts it: Ctrl-C, which goes to all of them, is
-    # then for the command alone to answer.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        cubin = pool.submit(_compile, target, directory).result()
-    except BrokenProcessPool as error:
-        raise DeviceFailedError(
-            f"a process that compiles kernels was ended, perhaps at {target[0]}",
-            hint="it may have run out of memory: free some, or allow fewer processors",
-        ) from error
-    advance(1, target[0].instance)
-    return cubin
+class _WorkerPool:
+    """Processes that are started when they are first needed."""
 
+    def __init__(self, size: int, directory: Path) -> None:
+        self._directory = directory
+        self._started: list[CompileWorker] = []
+        self._idle: LifoQueue[CompileWorker | None] = LifoQueue()
+        for _ in range(size):
+            self._idle.put(None)
 
-def _compile(target: Target, directory: Path) -> Cubin:
-    return ModuleCache(directory).load(*target)
+    def compile(self, target: Target, advance: Advance) -> Cubin:
+        """Have a kernel compiled by a process that is free."""
+        worker = self._idle.get()
+        try:
+            if worker is None:
+                worker = self._start()
+            cubin = worker.compile(*target)
+        finally:
+            self._idle.put(worker)
+        advance(1, target[0].instance)
+        return cubin
+
+    def close(self) -> None:
+        """End the processes; none of them is compiling."""
+        for worker in self._started:
+            worker.close()
+
+    def _start(self) -> CompileWorker:
+        # A process inherits the mask of the thread that starts it: Ctrl-C, which goes to all of them,
+        # is then for the command alone to answer.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        worker = CompileWorker(self._directory)
+        self._started.append(worker)
+        return worker
