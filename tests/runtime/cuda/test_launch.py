@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cuda.bindings import driver as bindings
@@ -9,7 +11,16 @@ from ninfer_format.errors import ExitCode
 from ninfer_runtime.cuda import driver as driver_module
 from ninfer_runtime.cuda import launch
 from ninfer_runtime.cuda.driver import check
-from ninfer_runtime.cuda.launch import INT, POINTER, Geometry, LoadedKernel
+from ninfer_runtime.cuda.launch import (
+    DOUBLE,
+    FLOAT,
+    INT,
+    LONG,
+    POINTER,
+    WORD,
+    Geometry,
+    LoadedKernel,
+)
 from ninfer_runtime.cuda.nvrtc import Cubin
 from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryError
 
@@ -23,7 +34,7 @@ def run(monkeypatch):
 
         def launch_kernel(config, function, arguments, extra):
             attributes = [(a.id.name, a.value) for a in config.attrs[: config.numAttrs]]
-            calls.append(("launch", config.gridDimX, config.sharedMemBytes, attributes, arguments))
+            calls.append(("launch", config.gridDimX, config.sharedMemBytes, attributes))
             return (bindings.CUresult(result),)
 
         def set_attribute(function, attribute, value):
@@ -38,20 +49,54 @@ def run(monkeypatch):
         monkeypatch.setattr(launch, "driver", lambda: SimpleNamespace(**names))
         kernel = LoadedKernel(Cubin(b"", "f_kernel", 1, 0, 0), 0, None)
         for geometry in geometries:
-            kernel.launch(geometry, [(5, INT), (0, POINTER)], 0)
+            kernel.launch(geometry, [], 0)
         return calls
 
     return run
 
 
-def test_arguments_go_with_their_types(run):
-    _, (_, blocks, shared, attributes, arguments) = run(Geometry(7, 32, 100))
+def test_a_geometry_becomes_a_configuration(run):
+    _, (_, blocks, shared, attributes) = run(Geometry(7, 32, 100))
     assert (blocks, shared, attributes) == (7, 100, [])
-    assert arguments == ((5, 0), (INT, POINTER))
+
+
+def test_the_driver_finds_each_argument_by_its_address(monkeypatch):
+    arguments = [
+        (5, INT),
+        (2**40, LONG),
+        (1 << 63, POINTER),
+        (0.5, FLOAT),
+        (-3, INT),
+        (0.1, DOUBLE),
+    ]
+    arguments += [(2**64 - 1, WORD), (7, INT)]
+    found = []
+
+    def launch_kernel(config, function, address, extra):
+        places = (ctypes.c_void_p * len(arguments)).from_address(address)
+        kinds: list[Any] = [kind for _, kind in arguments]
+        found.append([kind.from_address(at).value for at, kind in zip(places, kinds, strict=True)])
+        return (bindings.CUresult(0),)
+
+    monkeypatch.setattr(bindings, "cuLaunchKernelEx", launch_kernel)
+    monkeypatch.setattr(launch, "driver", lambda: bindings)
+    kernel = LoadedKernel(Cubin(b"", "f_kernel", 1, 0, 0), 0, None)
+    for _ in range(2):
+        kernel.launch(Geometry(1, 32), arguments, 0)
+        arguments.reverse()
+    kernel.launch(Geometry(1, 32), [(2**32 - 2, INT), *arguments[1:]], 0)
+    assert found[0] == found[1][::-1] == [5, 2**40, 1 << 63, 0.5, -3, 0.1, 2**64 - 1, 7]
+    # An unsigned number for a parameter that is told as signed keeps its bits.
+    assert found[2] == [-2, *found[0][1:]]
+
+
+def test_no_arguments_are_no_error(run):
+    ((*_, attributes),) = run(Geometry(1, 32))
+    assert attributes == []
 
 
 def test_overlap_and_clusters_become_attributes(run):
-    ((*_, attributes, _),) = run(Geometry(8, 32, cluster=2, overlap=True))
+    ((*_, attributes),) = run(Geometry(8, 32, cluster=2, overlap=True))
     (overlap, first), (cluster, second) = attributes
     assert overlap == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
     assert first.programmaticStreamSerializationAllowed == 1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import cast
 
-from ninfer_runtime.cuda.launch import FLOAT, INT, POINTER, Argument
+from ninfer_runtime.cuda.launch import FLOAT, INT, LONG, POINTER, Argument
 from ninfer_runtime.cuda.rows import address
 from ninfer_runtime.device.cuda import CudaDevice
 from ninfer_runtime.device.tensor import Tensor
-
-LONG = ctypes.c_longlong
-DOUBLE = ctypes.c_double
 
 
 def device_of(tensor: Tensor) -> CudaDevice:

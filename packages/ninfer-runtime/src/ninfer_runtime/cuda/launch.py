@@ -7,6 +7,7 @@ A kernel that is launched with `overlap` may begin while its predecessor still r
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,13 @@ from ninfer_runtime.cuda.nvrtc import Cubin
 
 POINTER = ctypes.c_void_p
 INT = ctypes.c_int
+LONG = ctypes.c_longlong
 FLOAT = ctypes.c_float
+DOUBLE = ctypes.c_double
+WORD = ctypes.c_ulonglong
+
+_CODES = {POINTER: "P", INT: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", WORD: "Q"}
+"""How `struct` names the types of parameters."""
 
 Argument = tuple[Any, Any]
 """A value and the C type that the kernel takes it as."""
@@ -41,6 +48,34 @@ class Geometry:
     overlap: bool = False
 
 
+class _Parameters:
+    """Host memory in which the driver finds the parameters of a launch; it copies them at once.
+
+    Args:
+        types: C types of the parameters, in order.
+    """
+
+    def __init__(self, types: Sequence[Any]) -> None:
+        self._types = tuple(types)
+        codes = [_CODES[kind] for kind in types]
+        self._layout = struct.Struct("@" + "".join(codes))
+        self._block = ctypes.create_string_buffer(max(self._layout.size, 1))
+        begin = ctypes.addressof(self._block)
+        sizes = [struct.calcsize("@" + "".join(codes[: i + 1])) for i in range(len(codes))]
+        places = [begin + end - ctypes.sizeof(kind) for end, kind in zip(sizes, types, strict=True)]
+        self._places = (ctypes.c_void_p * max(len(places), 1))(*places)
+        self._address = ctypes.addressof(self._places)
+
+    def hold(self, values: Sequence[Any]) -> int:
+        """Put values there; returns the address of the array of their addresses."""
+        try:
+            self._layout.pack_into(self._block, 0, *values)
+        except struct.error:  # An unsigned number for a parameter that is told as signed.
+            wrapped = [kind(value).value for kind, value in zip(self._types, values, strict=True)]
+            self._layout.pack_into(self._block, 0, *wrapped)
+        return self._address
+
+
 @dataclass(slots=True)
 class LoadedKernel:
     """A kernel on a device.
@@ -54,6 +89,10 @@ class LoadedKernel:
     function: Any
     _module: Any
     _shared_bytes: int = field(default=0)
+    # A model launches the same few kernels again and again, always alike: what the driver wants to be
+    # told in its own structures is built once.
+    _configs: dict[tuple[Geometry, int], Any] = field(default_factory=dict)
+    _parameters: dict[tuple[Any, ...], _Parameters] = field(default_factory=dict)
 
     def launch(self, geometry: Geometry, arguments: Sequence[Argument], stream: int) -> None:
         """Queue the kernel on a stream.
@@ -66,19 +105,17 @@ class LoadedKernel:
         Raises:
             DeviceError: The driver refuses.
         """
-        cuda = driver()
-        self._allow_shared(geometry.shared_bytes)
-        config = cuda.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = geometry.blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threads, 1, 1
-        config.sharedMemBytes = geometry.shared_bytes
-        config.hStream = cuda.CUstream(stream)
-        attributes = _attributes(cuda, geometry)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        values = tuple(value for value, _ in arguments)
-        types = tuple(kind for _, kind in arguments)
+        config = self._configs.get((geometry, stream))
+        if config is None:
+            self._allow_shared(geometry.shared_bytes)
+            config = self._configs[geometry, stream] = _config(geometry, stream)
+        types = tuple([kind for _, kind in arguments])
+        parameters = self._parameters.get(types)
+        if parameters is None:
+            parameters = self._parameters[types] = _Parameters(types)
+        address = parameters.hold([value for value, _ in arguments])
         check(
-            cuda.cuLaunchKernelEx(config, self.function, (values, types), 0),
+            driver().cuLaunchKernelEx(config, self.function, address, 0),
             f"launch of {self.cubin.symbol}",
         )
 
@@ -105,6 +142,18 @@ def load_kernel(cubin: Cubin) -> LoadedKernel:
     module = check(cuda.cuModuleLoadData(cubin.data), f"loading {cubin.symbol}")
     function = check(cuda.cuModuleGetFunction(module, cubin.symbol.encode()), cubin.symbol)
     return LoadedKernel(cubin, function, module)
+
+
+def _config(geometry: Geometry, stream: int) -> Any:
+    cuda = driver()
+    config = cuda.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = geometry.blocks, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threads, 1, 1
+    config.sharedMemBytes = geometry.shared_bytes
+    config.hStream = cuda.CUstream(stream)
+    attributes = _attributes(cuda, geometry)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
 
 def _attributes(cuda: Any, geometry: Geometry) -> list[Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-
-from ninfer_runtime.cuda.arguments import DOUBLE, device_of, integers, pointer
+from ninfer_runtime.cuda.arguments import device_of, integers, pointer
 from ninfer_runtime.cuda.kernel import Kernel
-from ninfer_runtime.cuda.launch import Geometry
+from ninfer_runtime.cuda.launch import DOUBLE, WORD, Geometry
 from ninfer_runtime.cuda.rows import is_contiguous
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.tensor import Tensor
@@ -56,6 +54,6 @@ def rotary_table(
             pointer(sin),
             *integers(T, pairs),
             (theta, DOUBLE),
-            *((word, ctypes.c_ulonglong) for word in axis_words(axes)),
+            *((word, WORD) for word in axis_words(axes)),
         ],
     )
