@@ -8,7 +8,7 @@ and ended by `run`.
 
 from ninfer_format.commandline.files import new_output, refuse_existing, refuse_inputs_as_outputs
 from ninfer_format.commandline.grouped_command import GroupedCommand
-from ninfer_format.commandline.options import common_options, version_option
+from ninfer_format.commandline.options import common_options, refuse_given, version_option
 from ninfer_format.commandline.progress import Progress
 from ninfer_format.commandline.run import run
 from ninfer_format.commandline.sizes import SIZE, format_bytes
@@ -23,6 +23,7 @@ __all__ = [
     "format_bytes",
     "new_output",
     "refuse_existing",
+    "refuse_given",
     "refuse_inputs_as_outputs",
     "run",
     "version_option",

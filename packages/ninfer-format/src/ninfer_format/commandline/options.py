@@ -7,8 +7,10 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ninfer_format.commandline.terminal import Terminal
+from ninfer_format.errors import UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,6 +70,28 @@ def common_options(schema: str) -> Callable[[Callable[..., R]], Callable[..., R]
         return wrapped
 
     return decorate
+
+
+def refuse_given(mode: str, *names: str) -> None:
+    """Refuse parameters of the running command that mean nothing in one of its modes.
+
+    Args:
+        mode: What was chosen, as a user writes it, for example ``--ops``.
+        names: Names of the parameters, as click has them.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    context = click.get_current_context()
+    arguments = {
+        parameter.name
+        for parameter in context.command.params
+        if isinstance(parameter, click.Argument)
+    }
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            shown = name.upper() if name in arguments else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{shown} means nothing with {mode}")
 
 
 def version_option(package: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
