@@ -118,3 +118,35 @@ def test_memory_within_a_control_group(device, tmp_path, monkeypatch, limit, fre
 def test_memory_of_this_host_is_plausible(device):
     memory = device.memory()
     assert 0 < memory.free_bytes <= memory.total_bytes
+
+
+def test_copies_and_fills_are_done_at_once(device):
+    host = device.pinned(3)
+    host[:] = [1, 2, 3]
+    tensor = device.zeros((3,), DType.INT32)
+    device.copy_in(host, tensor)
+    host[:] = 0
+    device.mark().wait()
+    assert tensor.array.tolist() == [1, 2, 3]
+    device.copy_out(tensor[1:2], host[:1])
+    assert host.tolist() == [2, 0, 0]
+    device.clear(tensor)
+    assert tensor.array.tolist() == [0, 0, 0]
+
+
+def test_captured_work_is_done_when_it_is_replayed(device):
+    done = []
+
+    def work():
+        done.append(1)
+        return len(done)
+
+    recording = device.capture(work)
+    assert (done, recording.result) == ([], None)
+    recording.replay()
+    recording.replay()
+    assert recording.result == 2
+    recording.close()
+    assert recording.result is None
+    assert device.needs([lambda: done.clear()]) == frozenset()
+    assert len(done) == 2

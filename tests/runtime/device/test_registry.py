@@ -16,3 +16,13 @@ def test_cpu_is_a_device():
 def test_an_unknown_device_is_refused():
     with pytest.raises(DeviceError, match=r"unknown device 'tpu' \(expected one of cpu, cuda\)"):
         get_device("tpu")
+
+
+def test_a_device_is_opened_once():
+    assert get_device("cpu") is get_device("cpu", 0)
+
+
+def test_there_is_one_cpu():
+    with pytest.raises(DeviceError, match="there is no cpu device 1") as caught:
+        get_device("cpu", 1)
+    assert caught.value.hint == "use device 0"

@@ -39,18 +39,21 @@ class RowSchedule:
         return self.threads * self.rows_per_block
 
 
-def row_schedule(columns: int, pack: int, widths: tuple[int, ...]) -> RowSchedule | None:
+def row_schedule(
+    columns: int, pack: int, widths: tuple[int, ...], *, values: int = MAX_VALUES
+) -> RowSchedule | None:
     """The fewest threads that hold a row, None if it is too long.
 
     Args:
         columns: Elements of a row, a multiple of `pack`.
         pack: Elements of one access.
         widths: Threads of a row that the kernel offers, ascending.
+        values: Most elements of a thread.
     """
     number = columns // pack
     for threads in widths:
         packs = -(-number // threads)
-        if packs * pack <= MAX_VALUES:
+        if packs * pack <= values:
             return RowSchedule(pack, max(packs, 1), threads)
     return None
 
@@ -59,7 +62,23 @@ MODEL_ROWS = (2048, 5120)
 """Hidden sizes of the models."""
 
 
+FEW_ROWS = 32
+"""Up to so many rows do not fill a GPU: a row takes as many threads as there are."""
+
+
+def rows_schedule(
+    rows: int, columns: int, pack: int, widths: tuple[int, ...]
+) -> RowSchedule | None:
+    """As `row_schedule`, with one pack a thread where the rows are few."""
+    few = row_schedule(columns, pack, widths, values=PACK) if rows <= FEW_ROWS else None
+    return few or row_schedule(columns, pack, widths)
+
+
 def model_schedules(widths: tuple[int, ...]) -> list[RowSchedule]:
-    """Schedules of the models' hidden states in bf16."""
-    found = (row_schedule(columns, PACK, widths) for columns in MODEL_ROWS)
+    """Schedules of the models' hidden states in bf16, for many rows and for few."""
+    found = (
+        rows_schedule(rows, columns, PACK, widths)
+        for columns in MODEL_ROWS
+        for rows in (1, FEW_ROWS + 1)
+    )
     return [each for each in found if each is not None]

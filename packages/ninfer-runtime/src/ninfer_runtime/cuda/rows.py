@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from ninfer_runtime.device.dtypes import STORAGE, DType
+from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 
@@ -85,7 +85,8 @@ def _merged(
 
 def element_strides(tensor: Tensor) -> list[int]:
     """The distance of neighbours along each axis, in elements."""
-    return [stride // STORAGE[tensor.dtype].itemsize for stride in tensor.array.strides]
+    size = tensor.array.itemsize
+    return [stride // size for stride in tensor.array.strides]
 
 
 def is_aligned(tensor: Tensor, access_bytes: int = ACCESS_BYTES) -> bool:
@@ -95,7 +96,7 @@ def is_aligned(tensor: Tensor, access_bytes: int = ACCESS_BYTES) -> bool:
 
 
 def _starts_aligned(tensor: Tensor, strides: Iterable[int], access_bytes: int) -> bool:
-    size = STORAGE[tensor.dtype].itemsize
+    size = tensor.array.itemsize
     return address(tensor) % access_bytes == 0 and all(
         stride * size % access_bytes == 0 for stride in strides
     )
@@ -103,16 +104,12 @@ def _starts_aligned(tensor: Tensor, strides: Iterable[int], access_bytes: int) -
 
 def address(tensor: Tensor) -> int:
     """The address of the first element, on the device or (for tests of this module) on the host."""
-    data = tensor.array.data
-    return int(data.ptr) if hasattr(data, "ptr") else int(tensor.array.ctypes.data)
+    try:
+        return int(tensor.array.data.ptr)
+    except AttributeError:
+        return int(tensor.array.ctypes.data)
 
 
 def is_contiguous(tensor: Tensor) -> bool:
     """Whether the elements lie together in the order of the axes."""
-    sizes = [*tensor.shape[1:], 1]
-    wanted = [prod(sizes[axis:]) for axis in range(len(sizes))]
-    strides = element_strides(tensor)
-    return all(
-        size == 1 or found == stride
-        for size, found, stride in zip(tensor.shape, strides, wanted, strict=True)
-    )
+    return bool(tensor.array.flags.c_contiguous)

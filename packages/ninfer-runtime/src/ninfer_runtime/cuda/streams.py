@@ -28,6 +28,10 @@ class Stream:
         """
         check(driver().cuStreamSynchronize(self._stream), "work on a stream")
 
+    def wait(self, event: Event) -> None:
+        """Let later work on this stream begin only when a point of another one has been passed."""
+        check(driver().cuStreamWaitEvent(self._stream, event._event, 0), "waiting for an event")
+
     def record(self) -> Event:
         """A point behind all work that was queued so far."""
         return Event(self._stream)
@@ -44,6 +48,14 @@ class Event:
 
     def __del__(self) -> None:
         driver().cuEventDestroy(self._event)
+
+    def wait(self) -> None:
+        """Wait until the point has been passed.
+
+        Raises:
+            DeviceError: A kernel before it failed.
+        """
+        check(driver().cuEventSynchronize(self._event), "work on a stream")
 
     def ms_since(self, earlier: Event) -> float:
         """Milliseconds from an earlier point of the stream; both have been passed."""

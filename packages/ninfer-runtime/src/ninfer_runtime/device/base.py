@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,32 @@ class Memory:
     total_bytes: int
 
 
+class Mark(Protocol):
+    """A point in the work of a device."""
+
+    def wait(self) -> None:
+        """Wait until the device has passed it."""
+        ...
+
+
+class Recording(Protocol):
+    """Work of a device that can be repeated.
+
+    Attributes:
+        result: What the recorded run of the work returned; each repetition changes its tensors.
+    """
+
+    result: Any
+
+    def replay(self) -> None:
+        """Give the device the work to do once more."""
+        ...
+
+    def close(self) -> None:
+        """Release it, and the memory of its tensors."""
+        ...
+
+
 class Device(Protocol):
     """A place where tensors lie and ops run."""
 
@@ -38,6 +65,11 @@ class Device(Protocol):
     @property
     def xp(self) -> Any:
         """The array module of the device: ``numpy`` or a module with its interface."""
+        ...
+
+    @property
+    def activation_dtype(self) -> DType:
+        """Element type of what a model computes between its ops here."""
         ...
 
     def empty(self, shape: Sequence[int], dtype: DType) -> Tensor:
@@ -63,6 +95,63 @@ class Device(Protocol):
 
     def to_host(self, tensor: Tensor) -> np.ndarray:
         """The elements on the host: float32 for fp32 and bf16, int32 for int32."""
+        ...
+
+    def use(self) -> None:
+        """Make the calling thread one that may give the device work; only one at a time does."""
+        ...
+
+    def pinned(self, num_words: int) -> np.ndarray:
+        """Host memory for int32 words [num_words] that the device reads and writes by itself."""
+        ...
+
+    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
+        """Give the device a copy of contiguous host memory into a contiguous tensor to do.
+
+        `host` may be changed when a later `mark` has been passed.
+        """
+        ...
+
+    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
+        """Give the device a copy of a contiguous tensor into contiguous host memory to do.
+
+        `host` may be read when a later `mark` has been passed.
+        """
+        ...
+
+    def clear(self, tensor: Tensor) -> None:
+        """Give the device a fill of a contiguous tensor with zeros to do."""
+        ...
+
+    def mark(self) -> Mark:
+        """A point behind all work given to the device so far."""
+        ...
+
+    def needs(self, works: Iterable[Callable[[], object]]) -> AbstractSet[Any]:
+        """What has to be made ready for some work, such as compiled kernels; the work is not done.
+
+        Args:
+            works: As for `capture`.
+        """
+        ...
+
+    def prepare(
+        self, needed: Iterable[Any], advance: Callable[[int, str], None] = lambda amount, item: None
+    ) -> None:
+        """Make ready what `needs` has named.
+
+        Args:
+            needed: What.
+            advance: Called with 1 and a name for each thing that has been made ready.
+        """
+        ...
+
+    def capture(self, work: Callable[[], object]) -> Recording:
+        """Record work that is to be repeated; it is run before as often as that takes.
+
+        Args:
+            work: Always does the same with the device, waits for nothing and reads no results.
+        """
         ...
 
     def synchronize(self) -> None:

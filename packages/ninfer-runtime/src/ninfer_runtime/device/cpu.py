@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ninfer_runtime.device.base import Memory
 from ninfer_runtime.device.dtypes import STORAGE, DType, bf16_to_float32, float32_to_bf16
+from ninfer_runtime.device.repetition import Repetition
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import DeviceError
 
@@ -18,12 +19,31 @@ _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
+class _Passed:
+    """Implements `ninfer_runtime.device.base.Mark`."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
 class CpuDevice:
-    """Implements `ninfer_runtime.device.base.Device`; see there for contracts."""
+    """Implements `ninfer_runtime.device.base.Device`; see there for contracts.
+
+    Args:
+        index: Number of the device: 0, there is one only.
+
+    Raises:
+        DeviceError: Another number.
+    """
 
     kind = "cpu"
-    index = 0
+    activation_dtype = DType.FP32
     xp: Any = np
+
+    def __init__(self, index: int = 0) -> None:
+        if index:
+            raise DeviceError(f"there is no cpu device {index}", hint="use device 0")
+        self.index = index
 
     def empty(self, shape: Sequence[int], dtype: DType) -> Tensor:
         """A tensor with undefined elements."""
@@ -49,6 +69,42 @@ class CpuDevice:
         """The elements as float32 or int32; shares the tensor's memory unless it is bf16."""
         array: np.ndarray = tensor.array
         return bf16_to_float32(array) if tensor.dtype is DType.BF16 else array
+
+    def use(self) -> None:
+        """Nothing to do."""
+
+    def pinned(self, num_words: int) -> np.ndarray:
+        """Host memory for int32 words."""
+        return np.zeros(num_words, np.int32)
+
+    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
+        """Copy host memory into a tensor."""
+        np.copyto(tensor.array, host)
+
+    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
+        """Copy a tensor into host memory."""
+        np.copyto(host, tensor.array)
+
+    def clear(self, tensor: Tensor) -> None:
+        """Fill a tensor with zeros."""
+        tensor.array[...] = 0
+
+    def mark(self) -> _Passed:
+        """A point that has been passed: NumPy returns when it is done."""
+        return _Passed()
+
+    def capture(self, work: Callable[[], object]) -> Repetition:
+        """Remember work; it is not run before."""
+        return Repetition(work)
+
+    def needs(self, works: Iterable[Callable[[], object]]) -> frozenset[Any]:
+        """Nothing has to be made ready."""
+        return frozenset()
+
+    def prepare(
+        self, needed: Iterable[Any], advance: Callable[[int, str], None] = lambda amount, item: None
+    ) -> None:
+        """Nothing has to be made ready."""
 
     def synchronize(self) -> None:
         """Nothing to wait for: NumPy returns when it is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -14,13 +14,14 @@ import numpy as np
 from ninfer_runtime import environment
 from ninfer_runtime.cuda.compilation import compile_kernels
 from ninfer_runtime.cuda.driver import check, driver
+from ninfer_runtime.cuda.graph import Graph
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import Argument, Geometry, LoadedKernel, load_kernel
 from ninfer_runtime.cuda.memory import Arena
 from ninfer_runtime.cuda.module_cache import ModuleCache
 from ninfer_runtime.cuda.nvrtc import nvrtc_version
-from ninfer_runtime.cuda.streams import Stream
-from ninfer_runtime.cuda.target import Target
+from ninfer_runtime.cuda.properties import check_driver, read_properties
+from ninfer_runtime.cuda.streams import Event, Stream
 from ninfer_runtime.device.base import Memory
 from ninfer_runtime.device.cpu import CpuDevice
 from ninfer_runtime.device.dtypes import STORAGE, DType, bf16_to_float32
@@ -30,20 +31,8 @@ from ninfer_runtime.errors import DeviceError, DeviceFailedError, DeviceMemoryEr
 WORKSPACE_BYTES = 96 * 2**20
 """Enough for what every op needs for the sequences that an engine runs together, eight at most."""
 
-
-@dataclass(frozen=True, slots=True)
-class Properties:
-    """A GPU and its driver.
-
-    Attributes:
-        name: What the vendor calls the device.
-        target: What the choice of a kernel depends on.
-        driver_version: Newest CUDA version that the driver supports, major and minor.
-    """
-
-    name: str
-    target: Target
-    driver_version: tuple[int, int]
+_MOST_REHEARSALS = 5
+"""Runs before a capture: the first takes memory, a later one may cut it differently once."""
 
 
 class CudaDevice:
@@ -62,6 +51,7 @@ class CudaDevice:
     """
 
     kind = "cuda"
+    activation_dtype = DType.BF16
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -78,13 +68,18 @@ class CudaDevice:
         self.stream = Stream()
         self._cache = ModuleCache(environment.kernel_cache_dir())
         self._kernels: dict[Kernel, LoadedKernel] = {}
+        self._noted: set[Kernel] | None = None
+        self._observe: Callable[[Kernel], None] = lambda kernel: None
 
     # --- arrays ----------------------------------------------------------------------------
 
     def empty(self, shape: Sequence[int], dtype: DType) -> Tensor:
         """A tensor with undefined elements."""
-        with self.allocating():
+        # The most frequent call of all: a context manager would take longer than the rest of it.
+        try:
             return Tensor(self.xp.empty(tuple(shape), STORAGE[dtype]), dtype, self)
+        except MemoryError as error:
+            raise self._full(error) from error
 
     def zeros(self, shape: Sequence[int], dtype: DType) -> Tensor:
         """A tensor of zeros."""
@@ -115,6 +110,35 @@ class CudaDevice:
             host: np.ndarray = self.xp.asnumpy(array)
         return host
 
+    def use(self) -> None:
+        """Make the GPU's context the current one of the calling thread."""
+        self.xp.cuda.Device(self.index).use()
+
+    def pinned(self, num_words: int) -> np.ndarray:
+        """Host memory for int32 words that the device reads and writes by itself."""
+        with self.allocating():
+            memory = self.xp.cuda.alloc_pinned_memory(num_words * 4)
+        return np.frombuffer(memory, np.int32, num_words)
+
+    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
+        """Queue a copy of contiguous host memory; wait before `host` is changed."""
+        source, target = host.ctypes.data, tensor.array.data.ptr
+        code = driver().cuMemcpyHtoDAsync(target, source, host.nbytes, self.stream.handle)
+        check(code, "a copy to the device")
+
+    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
+        """Queue a copy to contiguous host memory; wait before `host` is read."""
+        source, target = tensor.array.data.ptr, host.ctypes.data
+        code = driver().cuMemcpyDtoHAsync(target, source, host.nbytes, self.stream.handle)
+        check(code, "a copy from the device")
+
+    def clear(self, tensor: Tensor) -> None:
+        """Queue a fill of a contiguous tensor with zeros."""
+        code = driver().cuMemsetD8Async(
+            tensor.array.data.ptr, 0, tensor.num_bytes, self.stream.handle
+        )
+        check(code, "a fill of device memory")
+
     def on_stream(self) -> Any:
         """A context in which the array module works on the device's stream."""
         return self.xp.cuda.Stream.from_external(self.stream)
@@ -125,17 +149,45 @@ class CudaDevice:
         try:
             yield
         except MemoryError as error:
-            memory = self.memory()
-            raise DeviceMemoryError(
-                f"the memory of GPU {self.index} is full: {memory.free_bytes / 1e9:.1f} of"
-                f" {memory.total_bytes / 1e9:.1f} GB are free ({error})"
-            ) from error
+            raise self._full(error) from error
+
+    def _full(self, error: MemoryError) -> DeviceMemoryError:
+        memory = self.memory()
+        return DeviceMemoryError(
+            f"the memory of GPU {self.index} is full: {memory.free_bytes / 1e9:.1f} of"
+            f" {memory.total_bytes / 1e9:.1f} GB are free ({error})"
+        )
 
     # --- state -----------------------------------------------------------------------------
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
         self.stream.synchronize()
+
+    def mark(self) -> Event:
+        """A point behind all work given to the device so far, which can be waited for."""
+        return self.stream.record()
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        """Record work that is to be repeated.
+
+        The work runs a few times before, until it asks for no new memory; all it allocates comes from
+        a pool of its own, which the graph keeps: nobody else gets memory that a replay writes to.
+
+        Args:
+            work: Launches on the device's stream. It always does the same, does not synchronise and
+                reads no results.
+        """
+        _ = self.workspace  # belongs to the device, not to the graph
+        pool = self.xp.cuda.MemoryPool()
+        with self.xp.cuda.using_allocator(pool.malloc), self.allocating():
+            for _ in range(_MOST_REHEARSALS):
+                before = pool.total_bytes()
+                work()
+                self.synchronize()
+                if pool.total_bytes() == before:
+                    break
+            return Graph(self.stream.handle, work, memory=pool)
 
     def memory(self) -> Memory:
         """Memory of the device now; what CuPy keeps for reuse counts as free."""
@@ -169,6 +221,30 @@ class CudaDevice:
         for (kernel, _), cubin in compile_kernels(missing, self._cache, advance=advance).items():
             self._kernels[kernel] = load_kernel(cubin)
 
+    def needs(self, works: Iterable[Callable[[], object]]) -> set[Kernel]:
+        """The kernels that some work launches; none is launched."""
+        self._noted = noted = set[Kernel]()
+        try:
+            for work in works:
+                work()
+        finally:
+            self._noted = None
+        return noted
+
+    def announce(self, work: Kernel) -> None:
+        """Tell whoever observes that work of a library comes next, under the name of a kernel."""
+        if self._noted is None:
+            self._observe(work)
+
+    @contextmanager
+    def observed(self, observe: Callable[[Kernel], None]) -> Iterator[None]:
+        """A context in which `observe` is called before each launch, and before library work."""
+        before, self._observe = self._observe, observe
+        try:
+            yield
+        finally:
+            self._observe = before
+
     def kernel(self, kernel: Kernel) -> LoadedKernel:
         """A kernel ready to be launched.
 
@@ -193,62 +269,13 @@ class CudaDevice:
             KernelCompileError: Its source has an error.
             DeviceError: The driver refuses the launch.
         """
+        if self._noted is not None:
+            self._noted.add(kernel)
+            return
         if geometry.overlap and not self.target.has_clusters:
             geometry = replace(geometry, overlap=False)
+        self._observe(kernel)
         self.kernel(kernel).launch(geometry, arguments, self.stream.handle)
-
-
-def read_properties(index: int) -> Properties:
-    """Properties of a GPU.
-
-    Raises:
-        DeviceError: There is no such GPU, or no driver.
-    """
-    cuda = driver()
-    count = check(cuda.cuDeviceGetCount(), "counting the GPUs")
-    if not 0 <= index < count:
-        raise DeviceError(
-            f"there is no GPU {index}: {count} {'is' if count == 1 else 'are'} visible",
-            hint="choose another device, or use the cpu backend",
-        )
-    device = check(cuda.cuDeviceGet(index), f"opening GPU {index}")
-    attributes = cuda.CUdevice_attribute
-
-    def attribute(name: str) -> int:
-        key = getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(check(cuda.cuDeviceGetAttribute(key, device), f"reading {name}"))
-
-    version = int(check(cuda.cuDriverGetVersion(), "reading the driver's version"))
-    name = check(cuda.cuDeviceGetName(128, device), "reading the GPU's name")
-    target = Target(
-        capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
-        multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
-        shared_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-    )
-    return Properties(
-        name=name.split(b"\0")[0].decode(),
-        target=target,
-        driver_version=(version // 1000, version % 1000 // 10),
-    )
-
-
-def check_driver(supported: tuple[int, int], compiler: tuple[int, int]) -> None:
-    """Refuse a driver that does not run what the installed compiler makes.
-
-    Args:
-        supported: CUDA version of the driver.
-        compiler: Version of NVRTC. Machine code of any minor version runs on any driver of its major
-            version.
-
-    Raises:
-        DeviceError: The driver is of an older major version.
-    """
-    if supported[0] < compiler[0]:
-        raise DeviceError(
-            f"the NVIDIA driver supports CUDA {supported[0]}.{supported[1]}, this installation"
-            f" compiles for CUDA {compiler[0]}",
-            hint="update the driver, or install ninfer-runtime with the extra cuda12",
-        )
 
 
 def _import_cupy() -> Any:

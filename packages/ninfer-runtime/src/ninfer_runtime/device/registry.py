@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -14,14 +15,22 @@ DEVICES = {
 }
 
 
-def get_device(kind: str) -> Device:
-    """Open the device called `kind`.
+def get_device(kind: str, index: int = 0) -> Device:
+    """The device of a kind and number: one object, so that tensors of all callers go together.
+
+    Args:
+        kind: One of `DEVICES`.
+        index: Number of the device among those of its kind.
 
     Raises:
         DeviceError: No device has this name, or it is not available here.
     """
-    target = DEVICES.get(kind)
-    if target is None:
+    if kind not in DEVICES:
         raise DeviceError(f"unknown device {kind!r} (expected one of {', '.join(DEVICES)})")
-    module, _, attribute = target.partition(":")
-    return cast(Device, getattr(import_module(module), attribute)())
+    return _open(kind, index)
+
+
+@cache
+def _open(kind: str, index: int) -> Device:
+    module, _, attribute = DEVICES[kind].partition(":")
+    return cast(Device, getattr(import_module(module), attribute)(index))

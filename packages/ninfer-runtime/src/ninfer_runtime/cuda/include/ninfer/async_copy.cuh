@@ -1,9 +1,18 @@
-// Copies from global to shared memory that run beside the arithmetic: bulk copies that a memory
-// barrier counts (sm_90 and newer), or `cp.async` by every lane (sm_8x).
+// Copies from global to shared memory that run beside the arithmetic: `cp.async` by every lane, and
+// bulk copies that a memory barrier counts (sm_90 and newer).
 #pragma once
 #include "ninfer/prelude.cuh"
 
 namespace ninfer {
+
+NINFER_DEVICE void copy_16(u32 target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+NINFER_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+NINFER_DEVICE void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 #if NINFER_HAS_BULK_COPY
 
@@ -48,17 +57,6 @@ NINFER_DEVICE void bulk_copy(u32 target, const void* source, u32 num_bytes, u32 
       : "memory");
 }
 
-#else
-
-NINFER_DEVICE void copy_16(u32 target, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
-NINFER_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-NINFER_DEVICE void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 #endif
 
 // A ring of shared-memory stages that one warp fills and reads by itself, in order; `fill` and
@@ -92,6 +90,23 @@ struct WarpRing {
     bulk_copy(target, source, num_bytes, barriers + 8 * stage, EVICT_FIRST);
 #else
     for (u32 i = lane * 16; i < num_bytes; i += 512) copy_16(target + i, source + i);
+    commit_copies();
+#endif
+  }
+
+  // The same from two places, `num_bytes` each; the second part lies at half of the stage.
+  NINFER_DEVICE void fill_halves(int stage, const u8* first, const u8* second, u32 num_bytes) {
+    const u32 target = data + stage * STAGE_BYTES, half = target + STAGE_BYTES / 2;
+#if NINFER_HAS_BULK_COPY
+    if (num_bytes == 0) return;
+    barrier_expect(barriers + 8 * stage, 2 * num_bytes);
+    bulk_copy(target, first, num_bytes, barriers + 8 * stage, EVICT_FIRST);
+    bulk_copy(half, second, num_bytes, barriers + 8 * stage, EVICT_FIRST);
+#else
+    for (u32 i = lane * 16; i < num_bytes; i += 512) {
+      copy_16(target + i, first + i);
+      copy_16(half + i, second + i);
+    }
     commit_copies();
 #endif
   }

@@ -3,59 +3,57 @@
 #include "ninfer/elements.cuh"
 #include "ninfer/hadamard.cuh"
 #include "ninfer/kv_tile.cuh"
+#include "ninfer/paged_spans.cuh"
+#include "ninfer/reduce.cuh"
+#include "ninfer/softmax.cuh"
 
 namespace ninfer {
 
-constexpr float NEVER = -1e30f;  // a score of a masked key; its exponential is 0
-
-NINFER_DEVICE u32 pack_f16x2(float low, float high) {
-  u32 r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-
-NINFER_DEVICE float exp2_approx(float x) {
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}
-
-// Query rows in the order of B fragments, f16 (bf16 for bf16 keys): [octet][step][lane][2 words].
+// Query rows `first` to `end` - 1 in the order of B fragments, f16 (bf16 for bf16 keys):
+// [octet][step][lane][2 words]. `factors` [ROWS] is what to multiply their scores with.
 template <int C, int ROWS, int WARPS>
-NINFER_DEVICE void place_queries(u32 target, const u16* query, i64 column_stride, i64 head_stride,
-                                 u32 group, int first_row, int columns, int warp, int lane) {
+NINFER_DEVICE void place_queries(u32 target, float* factors, const HeadRows& query, int first,
+                                 int end, int warp, int lane) {
+  constexpr int OWN = (ROWS + WARPS - 1) / WARPS;  // of a warp
   const FragmentPlace place = query_place<C>(lane);
-  for (int r = warp; r < ROWS; r += WARPS) {
-    const int row = first_row + r, column = row / group;
+  uint4 rows[OWN];
+#pragma unroll
+  for (int k = 0; k < OWN; k++) {
+    const int r = warp + k * WARPS;
+    rows[k] = r < ROWS && first + r < end ? load_global_16(query.row(first + r) + lane * 8)
+                                          : make_uint4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int k = 0; k < OWN; k++) {
+    const int r = warp + k * WARPS;
+    if (r >= ROWS) break;
     u32 words[4] = {};
-    if (column < columns) {
-      const u16* source = query + column * column_stride + row % group * head_stride;
-      const uint4 v = load_global_16(source + lane * 8);
-      if constexpr (C == ROWS_BF16) {
+    float factor = row_factor<C>();
+    if (C == ROWS_BF16) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) words[j] = word_of(v, j);
-      } else {
-        float x[8];
+      for (int j = 0; j < 4; j++) words[j] = word_of(rows[k], j);
+    } else if (first + r < end) {
+      float x[8], largest = 0.f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = bf16_to_float((u16)(word_of(v, i / 2) >> (i % 2 * 16)));
-        hadamard_256(x, lane);
+      for (int i = 0; i < 8; i++)
+        x[i] = bf16_to_float((u16)(word_of(rows[k], i / 2) >> (i % 2 * 16)));
+      hadamard_256(x, lane);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-          words[j] = pack_f16x2(x[pair_element<C>(j, 0)], x[pair_element<C>(j, 1)]);
-      }
+      for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(x[i]));
+      const RowShrink shrink(warp_max(largest));
+      factor *= shrink.inverse;
+#pragma unroll
+      for (int j = 0; j < 4; j++)
+        words[j] = pack_f16x2(x[pair_element<C>(j, 0)] * shrink.factor,
+                              x[pair_element<C>(j, 1)] * shrink.factor);
     }
+    if (lane == 0) factors[r] = factor;
     const u32 fragment = target + (r / 8 * 16 + place.step) * 256 + (r % 8 * 4 + place.q) * 8;
 #pragma unroll
     for (int j = 0; j < 2; j++)
       *(uint2*)shared_pointer(fragment + j * 256) = make_uint2(words[2 * j], words[2 * j + 1]);
   }
 }
-
-// Running softmax of rows 2q and 2q+1 of each octet of a warp.
-template <int OCTETS>
-struct Softmax {
-  float largest[OCTETS][2], total[OCTETS][2];
-};
 
 NINFER_DEVICE u32 transposed(u32 x) {
   u32 r;
@@ -74,6 +72,30 @@ NINFER_DEVICE float sum_over_keys(float x) {
   for (int d = 4; d < 32; d *= 2) x += __shfl_xor_sync(~0u, x, d);
   return x;
 }
+
+// Running softmax of rows 2q and 2q+1 of each octet of a warp; `total` is over the keys of this
+// lane.
+template <int OCTETS>
+struct Softmax {
+  float largest[OCTETS][2], total[OCTETS][2];
+
+  NINFER_DEVICE Softmax() {
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        largest[o][c] = NEVER;
+        total[o][c] = 0.f;
+      }
+  }
+
+  NINFER_DEVICE void add_lanes() {
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) total[o][c] = sum_over_keys(total[o][c]);
+  }
+};
 
 // Scores to weights relative to the largest so far, as B fragments; `acc` follows when that grows.
 template <int OCTETS>
@@ -128,38 +150,6 @@ NINFER_DEVICE void for_each_run(const Sums<OCTETS>& acc, int octet, int odd, int
     }
     function(chunk * E + SUBS * (lane / 4), run);
   }
-}
-
-// The Hadamard transform of the nvfp4 rows of a warp: a butterfly for each bit of an element's
-// number.
-template <int OCTETS>
-NINFER_DEVICE void transform_sums(Sums<OCTETS>& acc, int lane) {
-#pragma unroll
-  for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      float x[32];  // elements of one row that this lane holds
-#pragma unroll
-      for (int n = 0; n < 32; n++) x[n] = acc[n / 2][o][n % 2 * 2 + c];
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2)
-#pragma unroll
-        for (int n = 0; n < 32; n++)
-          if ((n & d) == 0) {
-            const float a = x[n], b = x[n + d];
-            x[n] = a + b;
-            x[n + d] = a - b;
-          }
-#pragma unroll
-      for (int n = 0; n < 32; n++) {
-#pragma unroll
-        for (int d = 4; d < 32; d *= 2) {
-          const float other = __shfl_xor_sync(~0u, x[n], d);
-          x[n] = lane & d ? other - x[n] : x[n] + other;
-        }
-        acc[n / 2][o][n % 2 * 2 + c] = x[n] * (1.f / 16);
-      }
-    }
 }
 
 }  // namespace ninfer

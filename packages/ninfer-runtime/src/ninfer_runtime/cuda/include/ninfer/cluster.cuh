@@ -31,4 +31,18 @@ NINFER_DEVICE void store_cluster_float(u32 address, u32 rank, float v) {
 #endif
 }
 
+// The same; its 4 bytes count on the memory barrier there that has the address `barrier` here.
+NINFER_DEVICE void send_cluster_float(u32 address, u32 rank, float v, u32 barrier) {
+#if NINFER_HAS_BULK_COPY
+  asm volatile(
+      "{\n.reg .b32 target, counter;\n"
+      "mapa.shared::cluster.u32 target, %0, %1;\n"
+      "mapa.shared::cluster.u32 counter, %3, %1;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [target], %2, [counter];\n}" ::"r"(
+          address),
+      "r"(rank), "f"(v), "r"(barrier)
+      : "memory");
+#endif
+}
+
 }  // namespace ninfer

@@ -12,7 +12,10 @@ NINFER_DEVICE void wait_for_previous_kernels() {
 #endif
 }
 
-// Lets the next kernel of the stream start; only after `wait_for_previous_kernels`.
+// Lets the next kernel of the stream start. As every kernel waits before it touches what changes, and
+// ends only after it has waited, the order of what they write does not depend on where this is called:
+// a short kernel calls it first, so that the next one may fetch weights; a long one that fills the
+// multiprocessors calls it once its own loads run.
 NINFER_DEVICE void let_next_kernel_start() {
 #if NINFER_HAS_BULK_COPY
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

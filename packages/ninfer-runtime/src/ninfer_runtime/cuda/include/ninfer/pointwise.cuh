@@ -9,8 +9,8 @@ namespace ninfer {
 template <int V, class X, class Y, class O, class F>
 NINFER_DEVICE void pointwise(Rows<const X> x, Rows<const Y> y, Rows<O> out, u32 rows, u32 inner,
                              u32 columns, F function) {
-  wait_for_previous_kernels();
   let_next_kernel_start();
+  wait_for_previous_kernels();
   const u32 index = blockIdx.x * blockDim.x + threadIdx.x, width = columns / V;
   const u32 row = index / width, column = index % width * V;
   if (row >= rows) return;

@@ -34,4 +34,36 @@ NINFER_DEVICE float block_sum(float x, float* partial, int thread) {
   return x;
 }
 
+// The largest of a block of THREADS threads, of values that are not negative; as `block_sum`.
+template <int THREADS>
+NINFER_DEVICE float block_max(float x, float* partial, int thread) {
+  x = warp_max(x);
+  if constexpr (THREADS > 32) {
+    if (thread % 32 == 0) partial[thread / 32] = x;
+    __syncthreads();
+    x = 0.f;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) x = fmaxf(x, partial[i]);
+  }
+  return x;
+}
+
+// Both at once: the sum of x.x and the largest x.y.
+template <int THREADS>
+NINFER_DEVICE float2 block_sum_and_max(float2 x, float2* partial, int thread) {
+  x = make_float2(warp_sum(x.x), warp_max(x.y));
+  if constexpr (THREADS > 32) {
+    if (thread % 32 == 0) partial[thread / 32] = x;
+    __syncthreads();
+    x = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) {
+      const float2 part = partial[i];
+      x.x += part.x;
+      x.y = fmaxf(x.y, part.y);
+    }
+  }
+  return x;
+}
+
 }  // namespace ninfer

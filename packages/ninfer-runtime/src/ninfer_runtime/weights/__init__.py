@@ -1,0 +1,1 @@
+"""Where layers get their weights from: a host's numbers, an artifact's words, or random words."""
