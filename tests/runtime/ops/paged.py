@@ -1,7 +1,11 @@
-"""Paged caches for tests: random pages in random order, with poison wherever nobody may look."""
+"""Paged caches for tests: random pages in random order, with poison wherever nobody may look.
+
+And attention over them in float64.
+"""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ninfer_runtime.device import Device, DType, Tensor
@@ -11,6 +15,18 @@ from ninfer_runtime.ops.paged_arguments import Spans
 
 POISON_BYTE = 0xFF
 """Of bf16, fp16 and e4m3 a NaN."""
+
+SCALE = 1 / 16
+
+
+def tolerance(name: str) -> float:
+    """What a result on rows of `draw` may be off, besides the rounding to bf16.
+
+    A weight and a value are rounded to 11 bits. So are the components of transformed queries and, for
+    many rows, of keys with their scales, which moves a score by 6e-4 (root of the mean square): six
+    times as much is allowed.
+    """
+    return 2e-3 if name == "bf16" else 4e-3
 
 
 def poisoned_pages(device: Device, name: str, num_pages: int, key_heads: int) -> KVPages:
@@ -94,3 +110,47 @@ def cut_out_of_one(tensor, arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
         views[name] = whole[..., begin : begin + width].reshape(*array.shape)
         begin += width
     return views
+
+
+def hadamard():
+    index = np.arange(256)
+    return (-1.0) ** np.bitwise_count(index[:, None] & index) / 16
+
+
+def bf16(values):
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def oracle(device, case, query, gate, pages, spans, scale=SCALE):
+    """Row by row in float64, from decoded pages; transformed rows are first transformed back."""
+    rows = np.zeros(query.shape)
+    group = case.heads // case.key_heads
+    for b, (before, valid) in enumerate(zip(case.before, case.valid, strict=True)):
+        sides = []
+        for planes in (pages.key, pages.value):
+            stored = read_rows(device, planes, spans, b, before + valid)
+            decoded = planes.format.codec.decode(*stored).astype(np.float64)
+            sides.append(decoded @ hadamard() if planes.format.transformed else decoded)
+        keys, values = sides
+        for c in range(valid):
+            visible = before + c + 1
+            for h in range(case.heads):
+                scores = scale * keys[:visible, h // group] @ query[b, c, h]
+                weights = np.exp(scores - scores.max())
+                rows[b, c, h] = weights @ values[:visible, h // group] / weights.sum()
+    return rows / (1 + np.exp(-gate))
+
+
+def draw(device: Device, rng: np.random.Generator, case, name: str):
+    """Query and gate (bf16 values), pages and spans of a case."""
+    shape = (len(case.before), case.columns, case.heads, 256)
+    query, gate = bf16(2 * rng.standard_normal(shape)), bf16(rng.standard_normal(shape))
+    spans, num_pages = random_spans(device, rng, case)
+    pages = poisoned_pages(device, name, num_pages, case.key_heads)
+    for b, (before, valid) in enumerate(zip(case.before, case.valid, strict=True)):
+        keys, values = (
+            bf16(rng.standard_normal((before + valid, case.key_heads, 256))) for _ in range(2)
+        )
+        keys[..., 3] *= 8  # an outlier, as real keys have
+        pages = write_rows(device, pages, spans, b, keys, values)
+    return query, gate, pages, spans

@@ -7,7 +7,6 @@ from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.ops.activations import sigmoid, silu, softplus
 from ninfer_runtime.ops.add import add
-from ninfer_runtime.ops.sigmoid_gate import sigmoid_gate
 from ninfer_runtime.ops.swiglu import swiglu
 
 ON_CUDA = True
@@ -20,7 +19,6 @@ def oracle_sigmoid(x):
 ORACLES = {
     add: lambda x, y: x + y,
     swiglu: lambda x, y: x * oracle_sigmoid(x) * y,
-    sigmoid_gate: lambda x, y: x * oracle_sigmoid(y),
 }
 op_and_oracle = pytest.mark.parametrize(
     ("op", "oracle"), ORACLES.items(), ids=[op.__name__ for op in ORACLES]

@@ -133,6 +133,23 @@ def cut_out_of_one(tensor, arrays):
     return [whole[..., end - each.shape[-1] : end] for each, end in zip(arrays, ends, strict=True)]
 
 
+def assert_rows_match(found, expected):
+    """Half a unit of bf16 and a little more, but for tokens whose inputs were rounded otherwise.
+
+    An input that the convolution rounds to the other bf16 neighbour shows in its token.
+    """
+    scale = np.sqrt((expected**2).sum() / max(expected.size, 1))
+    error = np.abs(found - expected)
+    assert (error <= 2**-7 * np.abs(expected) + 0.03 * scale).all(), error.max()
+    assert (error > 2**-8 * np.abs(expected) + 1e-3 * scale).sum() <= 0.01 * error.size
+
+
+def assert_states_match(found, expected):
+    """Chunks round operands to f16, 2^-12 of each at most; a few such errors add up in squares."""
+    error = np.sqrt(((found - expected) ** 2).mean())
+    assert error <= 2e-3 * np.sqrt((expected**2).mean())
+
+
 @pytest.mark.parametrize("case", TEST_CASES, ids=str)
 @pytest.mark.parametrize("strided", [False, True])
 def test_matches_the_recurrence(device, tensor, poisoned, values_of, rng, case, strided):
@@ -144,18 +161,10 @@ def test_matches_the_recurrence(device, tensor, poisoned, values_of, rng, case, 
     touched = set()
     for b, valid in enumerate(case.valid):
         expected, states, tokens = setting.expected(b)
-        # An input that the convolution rounds to the other bf16 neighbour shows in its token.
-        np.testing.assert_allclose(
-            rows[b, :valid], expected.reshape(valid, setting.z.shape[-1]), rtol=2**-7, atol=0.03
-        )
-        error = np.abs(rows[b, :valid] - expected.reshape(valid, setting.z.shape[-1]))
-        assert (
-            error > 2**-8 * np.abs(expected.reshape(valid, setting.z.shape[-1])) + 1e-3
-        ).sum() <= 0.01 * error.size
+        assert_rows_match(rows[b, :valid], expected.reshape(valid, setting.z.shape[-1]))
         assert not rows[b, valid:].any()
         to, stored = setting.destination[b], case.replayed[b] + case.committed[b]
-        difference = state[to] - states[stored]
-        assert np.sqrt((difference**2).mean()) < 2e-3 * np.sqrt((states[stored] ** 2).mean() + 1e-9)
+        assert_states_match(state[to], states[stored])
         kept = min(valid, case.ring - 3)
         positions = case.position[b] - 3 + np.arange(len(tokens))
         begin = 0 if case.moves[b] else len(tokens) - valid
@@ -205,22 +214,103 @@ def test_a_replay_gives_the_rows_of_a_commit(device, tensor, values_of, rng):
     )
 
 
-def test_other_sequences_do_not_show(device, tensor, values_of, rng):
-    case = DeltaCase(1, 2, 2, 16, (40, 0, 8), (1, 0, 2), (2, 1, 2), (0, 1, 2), (False,) * 3)
+FEW_COLUMNS = DeltaCase(1, 2, 2, 16, (40, 0, 8), (1, 0, 2), (2, 1, 2), (0, 1, 2), (False,) * 3)
+MANY_COLUMNS = DeltaCase(1, 2, 80, 16, (9, 0, 8), (1, 0, 2), (80, 5, 64), (7, 5, 64), (False,) * 3)
+MANY_SEQUENCES = DeltaCase(
+    4,
+    40,
+    2,
+    16,
+    (3, 0, 9, 40, 5, 7, 2),
+    (1, 0, 2, 0, 0, 9, 4),
+    (2, 1, 1, 2, 2, 1, 2),
+    (0, 1, 0, 2, 1, 0, 2),
+    (False,) * 7,
+)
+
+
+@pytest.mark.parametrize("case", [FEW_COLUMNS, MANY_COLUMNS, MANY_SEQUENCES], ids=str)
+def test_other_sequences_do_not_show(device, tensor, values_of, rng, case):
     setting = Setting(rng, case)
     together, slots = setting.call(tensor, device)
-    for b in range(3):
+    for b in range(len(case.valid)):
         per_sequence = ("position", "replayed", "valid", "committed", "moves")
         own_steps = {name: getattr(case, name)[b : b + 1] for name in per_sequence}
-        alone = Setting(rng, replace(case, **own_steps))
+        valid = case.valid[b]
+        alone = Setting(rng, replace(case, columns=valid, **own_steps))
         for name in ("convolution", "a_log", "dt_bias", "norm", "state", "records"):
             setattr(alone, name, getattr(setting, name))
-        for name in ("u", "z", "a", "b", "source", "destination"):
+        for name in ("source", "destination"):
             setattr(alone, name, getattr(setting, name)[b : b + 1])
+        for name in ("u", "z", "a", "b"):
+            setattr(alone, name, getattr(setting, name)[b : b + 1, :valid])
         found, own = alone.call(tensor, device)
-        np.testing.assert_array_equal(values_of(found)[0], values_of(together)[b])
+        np.testing.assert_array_equal(values_of(found)[0], values_of(together)[b, :valid])
         slot = setting.destination[b]
         np.testing.assert_array_equal(values_of(own.state)[slot], values_of(slots.state)[slot])
+
+
+EXTREMES = {
+    "strong decays": lambda s: setattr(s, "a", np.where(s.a > 0, 60.0, -60.0)),
+    "decays beyond float": lambda s: (s.a.fill(1e30), s.a_log.fill(9)),
+    "no decay": lambda s: s.a.fill(-60),
+    "no steps": lambda s: (s.a.fill(-60), s.b.fill(-60)),
+    "whole steps": lambda s: s.b.fill(60),
+    "repeated keys": lambda s: (s.u[:, :, :256].fill(2), s.a.fill(-60), s.b.fill(60)),
+    "large values": lambda s: scale_values(s, 2.0**40),
+    "small values": lambda s: scale_values(s, 2.0**-30),
+    "values that grow": lambda s: scale_values(s, np.exp2(np.arange(200.0) // 8)[:, None]),
+    "values that shrink": lambda s: (
+        scale_values(s, np.exp2(-np.arange(200.0) // 8)[:, None]),
+        s.a.fill(20),
+    ),
+}
+
+
+def scale_values(setting, factor):
+    setting.u[:, :, 256:] = bf16(np.abs(setting.u[:, :, 256:]) * factor)
+    setting.convolution[:, 256:] = np.abs(setting.convolution[:, 256:])
+    setting.state *= np.float32(np.max(factor) if np.ndim(factor) == 0 else factor.flat[0])
+    setting.records[..., 256:512] = 0
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_extreme_inputs_match_the_recurrence(device, tensor, values_of, rng, extreme):
+    case = DeltaCase(1, 2, 200, 16, (9,), (0,), (200,), (200,), (False,))
+    setting = Setting(rng, case)
+    EXTREMES[extreme](setting)
+    found, slots = setting.call(tensor, device)
+    rows, states, _ = setting.expected(0)
+    for token in range(0, 200, 20):
+        assert_rows_match(
+            values_of(found)[0, token : token + 20], rows[token : token + 20].reshape(20, -1)
+        )
+    assert_states_match(values_of(slots.state)[setting.source[0]], states[-1])
+
+
+@pytest.mark.parametrize("first", [64, 100, 150])
+def test_a_cut_shows_in_rounding_only(device, tensor, values_of, rng, first):
+    """A call of 200 tokens, or two calls."""
+    setting = Setting(rng, DeltaCase(1, 2, 200, 16, (7,), (0,), (200,), (200,), (False,)))
+    expected, whole = setting.call(tensor, device)
+    rows = []
+    for begin, end in ((0, first), (first, 200)):
+        count = end - begin
+        part = Setting(
+            rng, DeltaCase(1, 2, count, 16, (7 + begin,), (0,), (count,), (count,), (False,))
+        )
+        for name in ("convolution", "a_log", "dt_bias", "norm", "state", "records", "source"):
+            setattr(part, name, getattr(setting, name))
+        part.destination = setting.source
+        for name in ("u", "z", "a", "b"):
+            setattr(part, name, getattr(setting, name)[:, begin:end])
+        found, slots = part.call(tensor, device)
+        setting.state = values_of(slots.state).astype(np.float32)
+        setting.records = values_of(slots.records)
+        rows.append(values_of(found))
+    assert_rows_match(np.concatenate(rows, axis=1), values_of(expected))
+    slot = setting.source[0]
+    assert_states_match(setting.state[slot], values_of(whole.state)[slot])
 
 
 def test_wrong_arguments_are_refused(device, tensor, rng):

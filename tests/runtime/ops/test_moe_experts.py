@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.runtime.packed_weights import pack_weight
 
 from ninfer_format import codec_for
 from ninfer_format.encoders.grouped_absmax import grouped_absmax
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
-from ninfer_runtime.ops.linear.packing import pack_weight
 from ninfer_runtime.ops.moe_experts import ExpertWeights, moe_experts
 from ninfer_runtime.ops.moe_experts.cases import TEST_CASES, ExpertsCase
 from ninfer_runtime.ops.moe_router import Routing

@@ -6,7 +6,6 @@ import pytest
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.ops.add_rms_norm import add_rms_norm
-from ninfer_runtime.ops.gated_rms_norm import gated_rms_norm
 from ninfer_runtime.ops.rms_norm import rms_norm
 
 ON_CUDA = True
@@ -99,45 +98,3 @@ def test_added_wrong_arguments_are_refused(tensor):
         add_rms_norm(x, x, tensor(np.ones(2)), eps=EPS)
     with pytest.raises(OpArgumentError, match="'x'"):
         add_rms_norm(tensor(np.ones(8)), tensor(np.ones(8)), weight, eps=EPS)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 3, 64), (65, 127), (5, 48, 128)])
-@pytest.mark.parametrize("strided", [False, True])
-def test_gated_matches_the_formula(
-    tensor, poisoned, values_of, assert_rounded_once, rng, dtype, shape, strided
-):
-    x = tensor(3 * rng.standard_normal(shape), dtype, strided=strided)
-    gate = tensor(4 * rng.standard_normal(shape), dtype, strided=strided)
-    weight = tensor(rng.standard_normal(shape[-1]), dtype)
-    out = poisoned(shape, dtype)
-    assert gated_rms_norm(x, gate, weight, eps=EPS, out=out) is out
-    z = values_of(gate)
-    assert_rounded_once(out, oracle(values_of(x), values_of(weight)) * z / (1 + np.exp(-z)))
-
-
-def test_gated_heads_may_be_cut_out_of_wider_rows(tensor, values_of, assert_rounded_once, rng):
-    x = tensor(rng.standard_normal((5, 6, 128)), DType.BF16)
-    projection = tensor(rng.standard_normal((5, 3 * 768)), DType.BF16)
-    gate = projection[:, 768 : 2 * 768].reshape(5, 6, 128)
-    weight = tensor(rng.standard_normal(128), DType.BF16)
-    z = values_of(gate)
-    expected = oracle(values_of(x), values_of(weight)) * z / (1 + np.exp(-z))
-    assert_rounded_once(gated_rms_norm(x, gate, weight, eps=EPS), expected)
-
-
-def test_gated_output_may_be_either_input(tensor, values_of, assert_rounded_once, rng):
-    for target in range(2):
-        first, second = (tensor(rng.standard_normal((5, 9))) for _ in range(2))
-        weight = tensor(rng.standard_normal(9))
-        x, z = values_of(first), values_of(second)
-        expected = oracle(x, values_of(weight)) * z / (1 + np.exp(-z))
-        out = gated_rms_norm(first, second, weight, eps=EPS, out=(first, second)[target])
-        assert_rounded_once(out, expected)
-
-
-def test_gated_wrong_arguments_are_refused(tensor):
-    x, weight = tensor(np.ones((2, 8))), tensor(np.ones(8))
-    with pytest.raises(OpArgumentError, match="'gate'"):
-        gated_rms_norm(x, tensor(np.ones((1, 8))), weight, eps=EPS)
-    with pytest.raises(OpArgumentError, match="'weight'"):
-        gated_rms_norm(x, x, tensor(np.ones(2)), eps=EPS)

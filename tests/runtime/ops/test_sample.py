@@ -74,7 +74,7 @@ class Setting:
         return order[:kept], sums[:kept] / sums[kept - 1]
 
 
-@pytest.mark.parametrize("V", [1, 30, 1000, 9001])
+@pytest.mark.parametrize("V", [1, 30, 1000, 9001, 60_000])
 def test_draws_follow_the_specification(device, tensor, rng, dtype, V):
     setting = Setting(rng, 200, V)
     public = max(1, V - 7)
@@ -135,6 +135,21 @@ def test_equal_logits_go_to_the_lower_id(device, tensor, rng):
     setting.logits[:, [8000, 5000, 77]] = [[0.0, -0.0, 0.0], [2, 2, 1], [3, 2, 3]]
     setting.temperature[:], setting.counts_row[:], setting.mask_row[:] = 0, -1, -1
     assert setting.call(tensor, device, 9000).tolist() == [77, 5000, 77]
+
+
+def test_many_equal_logits_go_to_the_lower_ids(device, tensor, rng):
+    """More candidates than any buffer would hold: the first 20 allowed tokens are drawn from."""
+    setting = Setting(rng, 64, 40_000)
+    setting.logits[:] = 3
+    for name, value in {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}.items():
+        getattr(setting, name)[:] = value
+    setting.counts_row[:], setting.mask_row[:] = -1, np.arange(64) % 3 - 1
+    found = setting.call(tensor, device, 40_000)
+    everything = np.ones(40_000, bool)
+    for r, token in enumerate(found):
+        allowed = everything if r % 3 == 0 else setting.allowed[r % 3 - 1]
+        assert token in np.flatnonzero(allowed)[:20]
+    assert len(set(found.tolist())) > 15
 
 
 def test_wrong_arguments_are_refused(device, tensor, rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.runtime.packed_weights import pack_weight, stored_row_factors
 
 from ninfer_runtime.cuda.graph import Graph
 from ninfer_runtime.device import DType, Tensor
@@ -11,7 +12,7 @@ from ninfer_runtime.device.dtypes import float32_to_bf16
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear import linear
 from ninfer_runtime.ops.linear.cases import TEST_COLUMNS, TEST_SHAPES, WEIGHT_FORMATS
-from ninfer_runtime.ops.linear.packing import pack_on_host, pack_weight
+from ninfer_runtime.ops.linear.packing import pack_on_host
 
 pytestmark = pytest.mark.gpu
 
@@ -48,8 +49,8 @@ def relative_error(found, expected):
 def test_the_gpu_makes_the_same_records_as_the_host(gpu, stored_weight, name, shape):
     codec, payload = stored_weight(name, shape)
     weight = pack_weight(codec, payload, gpu)
-    records, row_scale = pack_on_host(codec, payload)
-    np.testing.assert_array_equal(gpu.download(weight.data), records)
+    np.testing.assert_array_equal(gpu.download(weight.data), pack_on_host(codec, payload))
+    row_scale = stored_row_factors(codec, payload)
     if row_scale is not None:
         np.testing.assert_array_equal(gpu.download(weight.row_scale), row_scale)
 

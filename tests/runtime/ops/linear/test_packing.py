@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.runtime.packed_weights import pack_weight
 
-from ninfer_format import codec_for
 from ninfer_runtime.device import DType
-from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear import linear
 from ninfer_runtime.ops.linear.cases import WEIGHT_FORMATS
-from ninfer_runtime.ops.linear.packing import pack_weight
 from ninfer_runtime.ops.linear.reference import values_of
 
 
@@ -44,9 +42,3 @@ def test_linear_multiplies_packed_weights(
     linear(x, weight, out=out)
     expected = values_of(x) @ codec.decode(payload).reshape(128, 192).astype(np.float64).T
     assert_rounded_once(out, expected, tolerance=1e-4)
-
-
-def test_other_formats_are_refused(device):
-    codec = codec_for("fp32", "contiguous_le_v1", (4, 4))
-    with pytest.raises(UnsupportedOpError, match="fp32"):
-        pack_weight(codec, np.zeros(64, np.uint8), device)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.resources import files
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ninfer_runtime.cuda.target import TYPICAL_TARGETS
 from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear.activations import DEFERRED_NORM_SCALE
 from ninfer_runtime.ops.linear.cases import MODEL_SHAPES
+from ninfer_runtime.ops.linear.cuda import MOST_SUMS
 from ninfer_runtime.ops.linear.schedule import Skinny, Wide, problem_of, x_rows_of
 from ninfer_runtime.ops.linear.tuned_skinny import TUNED_SKINNY, tile_class
 from ninfer_runtime.ops.linear.tuning import choose
@@ -86,9 +91,22 @@ def test_measured_schedules_run_the_shapes_that_they_were_measured_with(name, x_
 
 
 def test_blocks_that_share_a_multiprocessor_fit_together():
-    problem = problem_of(RECORD_FORMATS["q4_g64_fp16"], (34816, 5120), 1)
+    problem = problem_of(RECORD_FORMATS["nvfp4"], (34816, 5120), 1)
     schedule = choose(problem, HOPPER)
     assert isinstance(schedule, Skinny)
     assert schedule.blocks > 1
     assert schedule.shared_bytes(problem, HOPPER) <= HOPPER.shared_for(schedule.blocks)
     assert schedule.geometry(problem, HOPPER).blocks == 132 * schedule.blocks
+
+
+def test_what_adds_to_a_residual_has_registers_to_spare():
+    schedule = Skinny(1, 8, 4, 4, 2, blocks=3, resident=3)
+    assert schedule.for_sums() == replace(schedule, blocks=2, resident=2)
+    alone = Skinny(1, 16, 9, 8, 2)
+    assert alone.for_sums() == alone
+
+
+def test_the_kernel_has_the_numbers_of_the_launches():
+    source = (files("ninfer_runtime") / "ops/linear/skinny.cu").read_text(encoding="utf-8")
+    assert f"constexpr int MOST_SQUARES = {MOST_SUMS};" in source
+    assert f"constexpr float DEFERRED_NORM_SCALE = {DEFERRED_NORM_SCALE:g}.f;" in source

@@ -8,6 +8,7 @@ from typing import Protocol
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.ops.product_input import ProductInput
 
 FLOATS = (DType.FP32, DType.BF16)
 """Dtypes of activations and of decoded weights."""
@@ -61,4 +62,13 @@ def output(op: str, out: Tensor | None, like: Tensor, shape: Sequence[int] | Non
         return like.device.empty(wanted, like.dtype)
     check_shape(op, "out", out, wanted)
     check_dtype(op, "out", out)
+    if isinstance(out, ProductInput):
+        out.forget()
     return out
+
+
+def product_input(op: str, out: Tensor | None, like: Tensor) -> Tensor:
+    """As `output`, for a result of the shape of `like` that products take if it is a matrix."""
+    if out is None and len(like.shape) == 2:
+        return ProductInput.empty(like.device, like.shape, like.dtype)
+    return output(op, out, like)

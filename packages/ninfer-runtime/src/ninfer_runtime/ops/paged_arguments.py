@@ -15,6 +15,9 @@ class Spans:
 
     Position p of sequence b is token ``p % 64`` of page ``tables[table_rows[b], p // 64]``.
 
+    A GPU reads these tensors, and the rows of older tokens, while kernels queued before may still run:
+    they come from a copy, or from kernels that ended before one.
+
     Attributes:
         tables: [L, W], int32: page numbers.
         table_rows: [B], int32: the table row of each sequence.

@@ -5,14 +5,26 @@ from __future__ import annotations
 from ninfer_runtime.cuda.arguments import device_of, floats, integers, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import Geometry
-from ninfer_runtime.cuda.row_schedule import RowSchedule, model_schedules, row_schedule
-from ninfer_runtime.cuda.rows import ELEMENT_TYPES, is_contiguous, row_views
+from ninfer_runtime.cuda.row_schedule import RowSchedule, model_schedules, rows_schedule
+from ninfer_runtime.cuda.rows import ELEMENT_TYPES, PACK, is_contiguous, row_views
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear import Weight
+from ninfer_runtime.ops.linear.activations import (
+    is_packable,
+    pack,
+    packing_arguments,
+    sum_arguments,
+)
+from ninfer_runtime.ops.linear.cuda import MOST_SUMS, linear, multiply
+from ninfer_runtime.ops.linear.packed_weight import PackedWeight
+from ninfer_runtime.ops.linear.schedule import SKINNY_COLUMNS
+from ninfer_runtime.ops.linear.weight_records import ROWS
+from ninfer_runtime.ops.product_input import ProductInput
 
-WIDTHS = (128, 256, 512, 1024)
+WIDTHS = (128, 256, 640, 1024)
 
 
 def kernel(schedule: RowSchedule, dtypes: tuple[DType, ...]) -> Kernel:
@@ -36,11 +48,12 @@ def add_rms_norm(
     op = "add_rms_norm"
     T, D = x.shape
     pack = min(row_views(op, x, y, out).pack, row_views(op, weight).pack)
-    schedule = row_schedule(D, pack, WIDTHS)
+    schedule = rows_schedule(T, D, pack, WIDTHS)
     if schedule is None or not all(map(is_contiguous, (x, y, out))):
         raise UnsupportedOpError(op, x.device.kind, detail=f"{x!r}, {y!r}, {out!r}")
     if T == 0:
         return
+    packs = schedule.pack == PACK and is_packable(out)
     device_of(x).launch(
         kernel(schedule, (x.dtype, y.dtype, weight.dtype, out.dtype)),
         Geometry(blocks=T, threads=schedule.block_threads, overlap=True),
@@ -51,5 +64,40 @@ def add_rms_norm(
             pointer(out),
             *integers(D),
             *floats(eps, float(unit_offset)),
+            *packing_arguments(out, f16=packs, bf16=packs),
         ],
+    )
+
+
+def add_product(
+    x: Tensor,
+    rows: Tensor,
+    matrix: Weight,
+    weight: Tensor,
+    out: ProductInput,
+    *,
+    eps: float,
+    unit_offset: bool,
+) -> None:
+    """See the contract of `add_product_rms_norm` in the package.
+
+    For few rows the product's kernel adds, and the next products finish the norm.
+    """
+    device = device_of(x)
+    few = 0 < x.shape[0] <= SKINNY_COLUMNS and x.shape[1] <= MOST_SUMS * ROWS
+    if few and isinstance(matrix, PackedWeight) and _takes_sums(x, weight, out):
+        with device.workspace.frame():
+            packed = pack(device, rows, matrix, takes_norms=True)
+            sums = sum_arguments(x, weight, out, offset=float(unit_offset), eps=eps)
+            multiply(device, packed, matrix, x, sums=sums)
+        return
+    y = device.empty(x.shape, x.dtype)
+    linear(rows, matrix, y)
+    add_rms_norm(x, y, weight, out, eps=eps, unit_offset=unit_offset)
+
+
+def _takes_sums(x: Tensor, weight: Tensor, out: ProductInput) -> bool:
+    every = (x, weight, out)
+    return is_packable(out) and all(
+        each.dtype is DType.BF16 and is_contiguous(each) for each in every
     )

@@ -4,11 +4,11 @@
 #include "ninfer/hadamard.cuh"
 #include "ninfer/kv_rows.cuh"
 #include "ninfer/launch_order.cuh"
+#include "ninfer/paged_spans.cuh"
 #include "ninfer/reduce.cuh"
 
 namespace ninfer {
 
-constexpr int PAGE = 64;  // tokens
 constexpr float E4M3_LARGEST = 448.f;
 
 // To e4m3, to nearest even; larger values become the largest. Without the hardware's conversion, so
@@ -103,9 +103,9 @@ NINFER_DEVICE void load_row(const X* source, int lane, float* x) {
   for (int i = 0; i < 8; i++) x[i] = pack[i];
 }
 
-// The norm over the row, then the rotation of its first 2 * `pairs` components (a multiple of 16).
-template <class W>
-NINFER_DEVICE void normalise_and_rotate(float* x, const W* weight, const float* cosines,
+// The norm over the row, whose weight is 1 + `scale`, then the rotation of its first 2 * `pairs`
+// components (a multiple of 16).
+NINFER_DEVICE void normalise_and_rotate(float* x, const float* scale, const float* cosines,
                                         const float* sines, int pairs, float eps, int lane) {
   float squares = 0.f;
 #pragma unroll
@@ -114,8 +114,6 @@ NINFER_DEVICE void normalise_and_rotate(float* x, const W* weight, const float* 
   const int distance = pairs / 8;  // in lanes, between the two components of a pair
   const bool is_first = lane < distance, is_rotated = lane < 2 * distance;
   const int partner = is_first ? lane + distance : is_rotated ? lane - distance : lane;
-  float scale[8];
-  load_row(weight, lane, scale);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     x[i] = x[i] * inverse * (scale[i] + 1.f);
@@ -149,18 +147,29 @@ __global__ __launch_bounds__(128, 4) void attention_inputs_kernel(
   const u32 all_heads = heads + 2 * key_heads;
   const u32 index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const u32 head = index % all_heads, token = index / all_heads;
-  const u32 column = token % columns, sequence = token / columns;
+  const u32 column = token % columns, sequence = min(token / columns, lanes - 1);
+  // Weights are constant, and where the sequences stand was known before the kernel that computes
+  // the heads: neither need wait for it.
+  float scale[8] = {};
+  if (head < heads + key_heads) load_row(head < heads ? query_weight : key_weight, lane, scale);
+  const bool exists = (int)column < new_columns[sequence];
+  const int position = before[sequence] + column;
+  const u32 own = (head - heads) % key_heads;
+  i64 row = 0;
+  if (exists && head >= heads) {
+    const int page = tables[(i64)table_rows[sequence] * table_width + position / PAGE];
+    row = ((i64)page * key_heads + own) * PAGE + position % PAGE;
+  }
   wait_for_previous_kernels();
   let_next_kernel_start();
-  if (sequence >= lanes) return;
-  const bool exists = (int)column < new_columns[sequence];
+  if (token >= lanes * columns) return;
   const float* cosine = cosines + (i64)token * pairs;
   const float* sine = sines + (i64)token * pairs;
   float x[8] = {};
   if (head < heads) {
     if (exists) {
       load_row(query + sequence * query_lane + column * query_column + head * query_head, lane, x);
-      normalise_and_rotate(x, query_weight, cosine, sine, pairs, eps, lane);
+      normalise_and_rotate(x, scale, cosine, sine, pairs, eps, lane);
     }
     Pack<O, 8> pack;
 #pragma unroll
@@ -169,13 +178,9 @@ __global__ __launch_bounds__(128, 4) void attention_inputs_kernel(
     return;
   }
   if (!exists) return;
-  const u32 own = (head - heads) % key_heads;
-  const int position = before[sequence] + column;
-  const int page = tables[(i64)table_rows[sequence] * table_width + position / PAGE];
-  const i64 row = ((i64)page * key_heads + own) * PAGE + position % PAGE;
   if (head < heads + key_heads) {
     load_row(key + sequence * key_lane + column * key_column + own * key_head, lane, x);
-    normalise_and_rotate(x, key_weight, cosine, sine, pairs, eps, lane);
+    normalise_and_rotate(x, scale, cosine, sine, pairs, eps, lane);
     append_row<KC, KC != ROWS_BF16>(x, key_codes, key_scales, row, lane);
   } else {
     load_row(value + sequence * value_lane + column * value_column + own * value_head, lane, x);

@@ -17,6 +17,7 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.kv.formats import KV_FORMATS, KVFormat
 from ninfer_runtime.kv.pages import KVPages
+from ninfer_runtime.kv.row_codecs import HEAD_DIM
 from ninfer_runtime.ops.paged_attention.cuda import page_arguments
 
 OP = "attention_inputs"
@@ -57,9 +58,11 @@ def attention_inputs(
 ) -> None:
     """See the contract in the package."""
     heads = (query, key, value)
+    B, C, H, HD = query.shape
     R = cos.shape[2]
     if (
-        R % LANE_COMPONENTS
+        HD != HEAD_DIM
+        or R % LANE_COMPONENTS
         or not all(map(is_aligned, (*heads, query_weight, key_weight)))
         or len({tensor.dtype for tensor in heads}) > 1
         or query_weight.dtype is not key_weight.dtype
@@ -67,7 +70,6 @@ def attention_inputs(
         or not all(map(is_contiguous, (tables, table_rows, before, columns, out)))
     ):
         raise UnsupportedOpError(OP, query.device.kind, detail=f"{query!r}, {out!r}, {R} pairs")
-    B, C, H, _ = query.shape
     KH = pages.num_key_value_heads
     warps = B * C * (H + 2 * KH)
     if warps == 0:

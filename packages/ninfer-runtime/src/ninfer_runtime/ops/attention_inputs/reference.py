@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ninfer_runtime.device.dtypes import DType, bf16_to_float32, float32_to_bf16
+from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.kv.pages import PAGE_TOKENS, KVPages, RowPlanes
 from ninfer_runtime.ops.rms_norm.reference import rms_norm
@@ -30,21 +30,23 @@ def attention_inputs(
     eps: float,
 ) -> None:
     """See the contract in the package."""
-    B, C = query.shape[:2]
     queries = _rotated(query, query_weight, cos, sin, eps)
     keys = _rotated(key, key_weight, cos, sin, eps)
     values = load(value)
-    exists = np.arange(C) < columns.array[:, None]
-    store(out, np.where(exists[:, :, None, None], queries, np.float32(0)))
-    for b in range(B):
-        positions = int(before.array[b]) + np.arange(int(columns.array[b]))
+    for b, (begin, count) in enumerate(
+        zip(before.array.tolist(), columns.array.tolist(), strict=True)
+    ):
+        queries[b, count:] = 0
+        positions = np.arange(begin, begin + count)
         page = tables.array[table_rows.array[b]][positions // PAGE_TOKENS]
+        place = positions % PAGE_TOKENS
         for planes, rows in ((pages.key, keys[b]), (pages.value, values[b])):
-            _append(planes, page, positions % PAGE_TOKENS, rows[: len(positions)])
+            _append(planes, page, place, rows[:count])
+    store(out, queries)
 
 
 def _rotated(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> np.ndarray:
-    """The normalised and rotated heads of `x`, fp32 [B, C, heads, 256], not yet rounded."""
+    """The normalised and rotated heads of `x`, fp32 [B, C, heads, HD], not yet rounded."""
     B, C, heads, HD = x.shape
     rows = Tensor(np.empty((B * C, heads, HD), np.float32), DType.FP32, x.device)
     rms_norm(x.reshape(*rows.shape), weight, rows, eps=eps, unit_offset=True)
@@ -54,7 +56,7 @@ def _rotated(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) ->
 
 
 def _append(planes: RowPlanes, page: np.ndarray, place: np.ndarray, rows: np.ndarray) -> None:
-    """Write rows [N, KH, 256] to token `place` of `page`, each [N]."""
-    coded = planes.format.encode(bf16_to_float32(float32_to_bf16(rows)))
+    """Write rows [N, KH, HD] to token `place` of `page`, each [N]."""
+    coded = planes.format.encode(rows)
     for plane, values in zip(planes.tensors, coded, strict=True):
         plane.array[page, :, place] = values

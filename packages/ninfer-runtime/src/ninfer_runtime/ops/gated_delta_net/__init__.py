@@ -20,8 +20,8 @@ class DeltaInputs:
     """Projections of the new tokens: C at most for each of B sequences.
 
     Attributes:
-        u: [B, C, CH]: input of the convolution; CH = (2·KH + VH)·128: queries, keys, values.
-        z: [B, C, VH·128]: output gate.
+        u: [B, C, CH]: input of the convolution; CH = 2·KH·DK + VH·DV: queries, keys, values.
+        z: [B, C, VH·DV]: output gate.
         a: [B, C, VH]: decay before its activation.
         b: [B, C, VH]: step size before its activation.
     """
@@ -42,10 +42,10 @@ class DeltaWeights:
     """Weights of a layer.
 
     Attributes:
-        convolution: [4, CH], fp32 or bf16; the last tap meets the current token.
+        convolution: [J, CH], fp32 or bf16: J taps, of which the last meets the current token.
         a_log: [VH], fp32.
         dt_bias: [VH], fp32.
-        norm: [128], of the dtype of `convolution`.
+        norm: [DV], of the dtype of `convolution`.
     """
 
     convolution: Tensor
@@ -64,13 +64,18 @@ class DeltaSlots:
     """States of many sequences.
 
     Attributes:
-        state: [slots, VH, 128, 128], fp32: the matrix [DV, DK] of each value head.
+        state: [slots, VH, DV, DK], fp32: the matrix of each value head.
         records: [slots, ring, CH + 2·VH], of the dtype of `u`: u, a and b of the last tokens; the
             token at position p is record ``p % ring``.
     """
 
     state: Tensor
     records: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes taken."""
+        return self.state.num_bytes + self.records.num_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,10 @@ class DeltaSteps:
 
 
 HEAD = 128
+"""DK and DV that there are kernels for."""
+
 TAPS = 4
+"""J that there are kernels for."""
 
 
 def gated_delta_net(
@@ -125,47 +133,47 @@ def gated_delta_net(
     (`delta_gates`) and run through the delta rule (`gated_delta_rule`) in order; the rows of the new
     ones, not rounded in between, are normalised and gated (`gated_rms_norm`) and rounded once. The
     state after ``replayed + committed`` tokens is stored in the destination (of no tokens at position
-    0 in place: nobody reads it). The new tokens are recorded there; of more than ``ring - 3`` only
-    the last so many. With another destination than the source, the three tokens before `position`
-    and the replayed ones are copied to its records. Rows c ≥ columns[b] of the result are zero. A row does not depend on the other
-    sequences of the call, nor, but for rounding, on how its sequence was cut into calls and replays.
+    0 in place: nobody reads it). The new tokens are recorded there; of more than ``ring - (J-1)`` only
+    the last so many. With another destination than the source, the J - 1 tokens before `position`
+    and the replayed ones are copied to its records. Rows c ≥ columns[b] of the result are zero. A
+    row does not depend on the other sequences of the call, nor, but for rounding, on how its sequence
+    was cut into calls and replays.
 
     Args:
         inputs: fp32 or bf16, all of one dtype, possibly strided.
         weights: Of the layer.
-        slots: Changed in place; replayed + C ≤ ring - 3, unless C alone is more.
-        steps: Of the B sequences.
+        slots: Changed in place; replayed + C ≤ ring - (J-1), unless C alone is more: then ring is
+            2·(J-1) at least, so that those that the next token meets are recorded.
+        steps: Of the B sequences. Their values are on the device and not checked: with more replayed
+            tokens than the ring holds, other records are read.
         eps: Of the norm.
-        out: [B, C, VH·128], fp32 or bf16; shares no memory with the inputs. By default a new tensor
+        out: [B, C, VH·DV], fp32 or bf16; shares no memory with the inputs. By default a new tensor
             of the dtype of `u`.
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
+        UnsupportedOpError: The device has no kernel for these sizes of heads or this number of taps.
     """
     check_rank(OP, "u", inputs.u, "B C CH")
     check_rank(OP, "a", inputs.a, "B C VH")
+    check_rank(OP, "convolution", weights.convolution, "J CH")
+    check_rank(OP, "state", slots.state, "S VH DV DK")
     check_rank(OP, "records", slots.records, "S R CH+2VH")
     B, C, CH = inputs.u.shape
-    VH = inputs.a.shape[2]
-    query_and_key = CH - VH * HEAD
-    if VH < 1 or query_and_key <= 0 or query_and_key % (2 * HEAD):
-        raise OpArgumentError(
-            OP, "u", expected=f"2·KH·{HEAD} channels besides {VH} value heads", found=CH
-        )
-    if VH % (query_and_key // (2 * HEAD)):
-        raise OpArgumentError(OP, "a", expected="a multiple of KH heads", found=VH)
-    S, ring, _ = slots.records.shape
-    if ring < TAPS:
-        raise OpArgumentError(OP, "records", expected=f"at least {TAPS} a slot", found=ring)
+    S, VH, DV, DK = slots.state.shape
+    ring, J = slots.records.shape[1], weights.convolution.shape[0]
+    _check_heads(CH, VH, DV, DK)
+    needed = max(J, J - 1 + min(C, J - 1))
+    if ring < needed:
+        raise OpArgumentError(OP, "records", expected=f"at least {needed} a slot", found=ring)
     shapes = (
-        ("z", inputs.z, (B, C, VH * HEAD)),
+        ("z", inputs.z, (B, C, VH * DV)),
         ("a", inputs.a, (B, C, VH)),
         ("b", inputs.b, (B, C, VH)),
-        ("convolution", weights.convolution, (TAPS, CH)),
+        ("convolution", weights.convolution, (J, CH)),
         ("a_log", weights.a_log, (VH,)),
         ("dt_bias", weights.dt_bias, (VH,)),
-        ("norm", weights.norm, (HEAD,)),
-        ("state", slots.state, (S, VH, HEAD, HEAD)),
+        ("norm", weights.norm, (DV,)),
         ("records", slots.records, (S, ring, CH + 2 * VH)),
     )
     for argument, tensor, shape in shapes:
@@ -182,7 +190,18 @@ def gated_delta_net(
     for tensor in steps.tensors:
         check_shape(OP, "steps", tensor, (B,))
         check_dtype(OP, "steps", tensor, (DType.INT32,))
-    out = output(OP, out, inputs.u, (B, C, VH * HEAD))
+    out = output(OP, out, inputs.u, (B, C, VH * DV))
     slot_tensors = (slots.state, slots.records)
     call(OP, *inputs.tensors, *weights.tensors, *slot_tensors, *steps.tensors, out, eps=eps)
     return out
+
+
+def _check_heads(CH: int, VH: int, DV: int, DK: int) -> None:
+    """Refuse channels that are not queries and keys of heads that divide the value heads."""
+    query_and_key = CH - VH * DV
+    if query_and_key <= 0 or query_and_key % (2 * DK):
+        raise OpArgumentError(
+            OP, "u", expected=f"2·KH·{DK} channels besides {VH} value heads of {DV}", found=CH
+        )
+    if VH % (query_and_key // (2 * DK)):
+        raise OpArgumentError(OP, "a", expected="a multiple of KH heads", found=VH)

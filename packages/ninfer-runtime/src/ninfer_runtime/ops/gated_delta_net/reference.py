@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.ops.causal_conv1d.reference import causal_conv1d
 from ninfer_runtime.ops.delta_gates.reference import delta_gates
-from ninfer_runtime.ops.gated_delta_rule.reference import gated_delta_rule
+from ninfer_runtime.ops.gated_delta_rule.reference import delta_rule
 from ninfer_runtime.ops.gated_rms_norm.reference import gated_rms_norm
-
-HEAD = 128
-HISTORY = 3
+from ninfer_runtime.ops.rounding import load
 
 
 def gated_delta_net(
@@ -37,61 +37,101 @@ def gated_delta_net(
     eps: float,
 ) -> None:
     """See the contract in the package."""
-    ring = records.shape[1]
-    out.array[...] = 0
-    for s in range(u.shape[0]):
-        begin, replays, count = (int(each.array[s]) for each in (position, replayed, columns))
-        from_slot, to_slot = int(source.array[s]), int(destination.array[s])
-        past = np.arange(begin - HISTORY, begin + replays)
-        old = records.array[from_slot][past % ring]
-        old[past < 0] = 0
-        new = np.concatenate([each.array[s, :count] for each in (u, a, b)], axis=-1)
-        current = state.array[from_slot].copy() if begin else np.zeros_like(state.array[0])
-        tokens = Tensor(np.concatenate((old, new)), u.dtype, u.device)
-
-        def run(
-            first: int, last: int, tokens: Tensor = tokens, state: np.ndarray = current
-        ) -> Tensor:
-            """Rows [last - first, VH, 128], fp32, of tokens after `position`; advances the state."""
-            window = tokens[first : last + HISTORY]
-            return _rule(window, state, convolution, a_log, dt_bias)
-
-        stored = replays + int(committed.array[s])
-        parts = [run(0, replays), run(replays, stored)]
-        state.array[to_slot] = current
-        parts.append(run(stored, replays + count))
-        rows = np.concatenate([part.array for part in parts])[replays:]
+    steps = (source, destination, position, replayed, columns, committed)
+    inputs = (u, a, b)
+    for s, step in enumerate(zip(*(each.array.tolist() for each in steps), strict=True)):
+        from_slot, to_slot, begin, replays, count, stored = step
+        old = _recorded(records.array[from_slot], begin - convolution.shape[0] + 1, begin + replays)
+        ring = records.array[to_slot]
         if to_slot != from_slot:
-            records.array[to_slot][past[past >= 0] % ring] = old[past >= 0]
-        kept = min(count, ring - HISTORY)
-        last = begin + replays + np.arange(count - kept, count)
-        records.array[to_slot][last % ring] = new[count - kept :]
-        gated_rms_norm(
-            Tensor(rows, DType.FP32, u.device),
-            z[s : s + 1, :count].reshape(*rows.shape),
-            norm,
-            out[s : s + 1, :count].reshape(*rows.shape),
-            eps=eps,
+            _record(ring, old, begin + replays)
+        history = Tensor(old[: len(old) - replays, : u.shape[2]], u.dtype, u.device)
+        started = _begun(state.array, from_slot, to_slot, begin)
+        rule = _Rule(convolution, a_log, dt_bias, history, started)
+        if replays:
+            rule.run(*_split(old[-replays:], inputs))
+        for first, last in ((0, stored), (stored, count)):
+            if first == last:
+                continue
+            if first == stored:
+                rule.state = rule.state.copy()  # what follows is not stored
+            rows = rule.run(*(each.array[s, first:last] for each in inputs))
+            gate, result = (each[s : s + 1, first:last].reshape(*rows.shape) for each in (z, out))
+            gated_rms_norm(rows, gate, norm, result, eps=eps)
+        if count < u.shape[1]:
+            out.array[s, count:] = 0
+        kept = min(count, len(ring) - convolution.shape[0] + 1)
+        new = np.concatenate([each.array[s, count - kept : count] for each in inputs], axis=1)
+        _record(ring, new, begin + replays + count)
+
+
+def _recorded(ring: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """The records of positions from `begin` to before `end`, zeros where it is below 0."""
+    first = begin % len(ring)
+    last = first + end - begin
+    tokens = np.concatenate((ring[first:last], ring[: max(0, last - len(ring))]))
+    if begin < 0:
+        tokens[:-begin] = 0
+    return tokens
+
+
+def _record(ring: np.ndarray, tokens: np.ndarray, end: int) -> None:
+    """Write the records of the positions before `end`, without those below 0."""
+    begin = end - len(tokens)
+    for position in range(max(0, begin), end):
+        ring[position % len(ring)] = tokens[position - begin]
+
+
+def _split(tokens: np.ndarray, inputs: tuple[Tensor, ...]) -> list[np.ndarray]:
+    """What records hold of each of the inputs."""
+    ends = np.cumsum([each.shape[2] for each in inputs])
+    return np.split(tokens, ends[:-1], axis=1)
+
+
+def _begun(states: np.ndarray, from_slot: int, to_slot: int, position: int) -> np.ndarray:
+    """The state of the destination, which becomes that of the source."""
+    state: np.ndarray = states[to_slot]
+    if position == 0:
+        state[...] = 0
+    elif to_slot != from_slot:
+        state[...] = states[from_slot]
+    return state
+
+
+@dataclass
+class _Rule:
+    """The delta rule of one sequence, which tokens run through piece by piece.
+
+    Attributes:
+        convolution: See the contract, as the following two.
+        a_log: [VH].
+        dt_bias: [VH].
+        history: [J-1, CH], of the dtype of the tokens; advanced.
+        state: [VH, DV, DK]; advanced.
+    """
+
+    convolution: Tensor
+    a_log: Tensor
+    dt_bias: Tensor
+    history: Tensor
+    state: np.ndarray
+
+    def run(self, u: np.ndarray, a: np.ndarray, b: np.ndarray) -> Tensor:
+        """Rows [T, VH, DV], fp32, of T tokens u [T, CH], a and b [T, VH]."""
+        device, dtype = self.history.device, self.history.dtype
+        T, CH = u.shape
+        VH, DV, DK = self.state.shape
+        mixed = device.empty((T, CH), dtype)
+        causal_conv1d(Tensor(u, dtype, device), self.convolution, self.history, mixed)
+        g, beta = (device.empty((T, VH), DType.FP32) for _ in range(2))
+        decay, step = (Tensor(each, dtype, device) for each in (a, b))
+        delta_gates(decay, step, self.a_log, self.dt_bias, g, beta)
+        channels = load(mixed)
+        rows = delta_rule(
+            channels[:, : CH - VH * DV].reshape(T, -1, DK),
+            channels[:, CH - VH * DV :].reshape(T, VH, DV),
+            g.array,
+            beta.array,
+            self.state,
         )
-
-
-def _rule(
-    window: Tensor, state: np.ndarray, convolution: Tensor, a_log: Tensor, dt_bias: Tensor
-) -> Tensor:
-    """The delta rule over the tokens of a window after its first three, which are history."""
-    device, T = window.device, window.shape[0] - HISTORY
-    VH, CH = a_log.shape[0], convolution.shape[1]
-    rows = Tensor(np.empty((T, VH, HEAD), np.float32), DType.FP32, device)
-    if T == 0:
-        return rows
-    mixed = Tensor(np.empty((T, CH), window.array.dtype), window.dtype, device)
-    history = Tensor(window.array[:HISTORY, :CH].copy(), window.dtype, device)
-    causal_conv1d(window[HISTORY:, :CH], convolution, history, mixed)
-    g, beta = (Tensor(np.empty((T, VH), np.float32), DType.FP32, device) for _ in range(2))
-    a, b = window[HISTORY:, CH : CH + VH], window[HISTORY:, CH + VH :]
-    delta_gates(a, b, a_log, dt_bias, g, beta)
-    keys = (CH - VH * HEAD) // 2
-    query, key = (mixed[:, i * keys : (i + 1) * keys].reshape(T, -1, HEAD) for i in range(2))
-    value = mixed[:, 2 * keys :].reshape(T, VH, HEAD)
-    gated_delta_rule(query, key, value, g, beta, Tensor(state, DType.FP32, device), rows)
-    return rows
+        return Tensor(rows, DType.FP32, device)

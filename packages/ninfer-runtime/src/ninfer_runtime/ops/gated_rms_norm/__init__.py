@@ -7,7 +7,6 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
 from ninfer_runtime.ops.registry import call, register
 
 register("gated_rms_norm", "cpu", "ninfer_runtime.ops.gated_rms_norm.reference:gated_rms_norm")
-register("gated_rms_norm", "cuda", "ninfer_runtime.ops.gated_rms_norm.cuda:gated_rms_norm")
 
 
 def gated_rms_norm(

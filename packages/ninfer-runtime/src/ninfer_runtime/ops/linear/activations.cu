@@ -1,63 +1,66 @@
 // Activations in the order that the linear kernels read: [T, K] bf16 to f16 (or unchanged to bf16).
+#include "ninfer/activation_rows.cuh"
 #include "ninfer/launch_order.cuh"
-#include "ninfer/prelude.cuh"
+#include "ninfer/reduce.cuh"
 
 namespace ninfer {
 
-// 2^e of a column, where e is 0 or the smallest exponent with largest * 2^-e <= 2^14. What is not
-// finite stays as it is and shows in the result.
-NINFER_DEVICE float column_factor(float largest) {
-  const u32 bits = __float_as_uint(largest);
-  const int exponent = (int)(bits >> 23) - 127 - 14 + ((bits & 0x7fffffu) != 0);
-  return exponent <= 0 || exponent > 114 ? 1.f : __uint_as_float((u32)(127 + exponent) << 23);
+// Columns k .. k+7 of a row of `size`, zeros behind its end; `aligned`: they can be read together.
+NINFER_DEVICE Pack<bf16, 8> load_eight(const bf16* source, int k, int size, bool aligned) {
+  if (aligned && k + 8 <= size) return load_pack<8>(source + k);
+  Pack<bf16, 8> v = {};
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+    if (k + i < size) v.element[i] = source[k + i];
+  return v;
 }
 
-// One block packs one column of the target; columns past T become zeros.
-// TILES: rows of 64 swizzled values, `block` of them a tile, instead of B fragments of `block` rows.
-// BF16: keep the words. Columns of B fragments lie in blocks of `block`, one after the other.
-template <bool TILES, bool BF16>
-__global__ __launch_bounds__(256) void pack_activations_kernel(const u16* x, u16* packed,
-                                                               float* column_scale, int columns,
-                                                               int size, int stride, int records,
-                                                               int block) {
-  __shared__ float largest_of_warp[8];
-  wait_for_previous_kernels();
+// One block packs one row of the target; rows past T become zeros. A thread holds the first packs.
+// BF16: keep the words.
+template <bool BF16>
+__global__ __launch_bounds__(512) void pack_activations_kernel(const bf16* x, u32* packed,
+                                                               float* factor, int columns, int size,
+                                                               i64 stride, int records, int block,
+                                                               int aligned) {
+  constexpr int HELD = 5;  // packs of a thread: K up to 20480 is read once
+  __shared__ float partial[16];
   let_next_kernel_start();
-  const int column = blockIdx.x, row = column % block;
-  const bool exists = column < columns;
-  const u16* source = x + (u64)column * stride;
+  wait_for_previous_kernels();
+  const int row = blockIdx.x, packs = records * 8;
+  const bool exists = row < columns;
+  const bf16* source = x + row * stride;
+  const auto load = [&](int i) {
+    return exists ? load_eight(source, i * 8, size, aligned) : Pack<bf16, 8>{};
+  };
+  Pack<bf16, 8> held[HELD];
+#pragma unroll
+  for (int j = 0; j < HELD; j++)
+    if (j * 512 + threadIdx.x < packs) held[j] = load(j * 512 + threadIdx.x);
 
-  float factor = 1.f;
+  float scale = 1.f;
   if constexpr (!BF16) {
     float largest = 0.f;
-    if (exists)
-      for (int k = threadIdx.x; k < size; k += 256)
-        largest = fmaxf(largest, fabsf(bf16_to_float(source[k])));
 #pragma unroll
-    for (int i = 16; i > 0; i >>= 1)
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, i));
-    if (threadIdx.x % 32 == 0) largest_of_warp[threadIdx.x / 32] = largest;
-    __syncthreads();
+    for (int j = 0; j < HELD; j++)
+      if (j * 512 + threadIdx.x < packs) largest = fmaxf(largest, largest_of(held[j]));
+    for (int i = HELD * 512 + threadIdx.x; i < packs; i += 512)
+      largest = fmaxf(largest, largest_of(load(i)));
+    largest = block_max<512>(largest, partial, threadIdx.x);
+    scale = packing_factor(largest);
+  }
+  const float inverse = 1.f / scale;
+  const ActivationRows target = {packed, factor, packed, factor, block};
+  if (threadIdx.x == 0) factor[row] = scale;
+  const auto store = [&](int i, const Pack<bf16, 8>& v) {
+    if constexpr (BF16)
+      target.store_words(row, i * 8, v);
+    else
+      target.store_half(row, i * 8, v, inverse);
+  };
 #pragma unroll
-    for (int i = 0; i < 8; i++) largest = fmaxf(largest, largest_of_warp[i]);
-    factor = column_factor(largest);
-  }
-  if (threadIdx.x == 0) column_scale[column] = factor;
-  const float inverse = 1.f / factor;
-
-  u16* target = packed + (u64)(column / block) * records * 64 * block;
-  for (int k = threadIdx.x; k < records * 64; k += 256) {
-    u16 word = exists && k < size ? source[k] : 0;
-    if constexpr (!BF16) word = float_to_f16(bf16_to_float(word) * inverse);
-    const int tile = k >> 6, inner = k & 63;
-    if constexpr (TILES) {
-      target[(u64)(tile * block + row) * 64 + (inner ^ ((row & 7) * 8))] = word;
-    } else {
-      const int half = inner >> 5, step = inner >> 4 & 1, upper = inner >> 3 & 1;
-      const int q = inner >> 1 & 3, odd = inner & 1;
-      target[((tile * 2 + half) * block + row) * 32 + q * 8 + step * 4 + upper * 2 + odd] = word;
-    }
-  }
+  for (int j = 0; j < HELD; j++)
+    if (j * 512 + threadIdx.x < packs) store(j * 512 + threadIdx.x, held[j]);
+  for (int i = HELD * 512 + threadIdx.x; i < packs; i += 512) store(i, load(i));
 }
 
 }  // namespace ninfer

@@ -32,6 +32,16 @@ OTHER_MODEL_SHAPES = {
 
 MODEL_SHAPES = DENSE_27B_SHAPES | OTHER_MODEL_SHAPES
 
+ADDED_SHAPES = frozenset(MODEL_SHAPES[name] for name in ("down", "out", "35b.out"))
+"""Of products that are added to a residual."""
+
+RULED_SHAPES = {
+    "27b.delta_ab": (96, 5120),
+    "35b.delta_ab": (64, 2048),
+    "35b.lm_head": (248320, 2048),
+}
+"""Further matrices of the models, which have no measured schedule."""
+
 TEST_COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 96, 100, 127, 128, 130)
 
 TEST_SHAPES = (

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ninfer_runtime.device.base import Device
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, RecordFormat
+
+
+def packed_bytes(weight_format: str, shape: tuple[int, int]) -> int:
+    """Bytes of a weight [N, K] in records, with the factors of its rows."""
+    record_format = RECORD_FORMATS[weight_format]
+    row_scale = 4 * shape[0] if record_format.has_row_scale else 0
+    return prod(record_format.records_shape(shape)) + row_scale
 
 
 @dataclass(frozen=True, slots=True)

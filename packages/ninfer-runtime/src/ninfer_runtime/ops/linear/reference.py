@@ -6,12 +6,12 @@ import numpy as np
 
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.ops.linear.packed_weight import PackedWeight
+from ninfer_runtime.ops.linear import Weight, split_columns
 from ninfer_runtime.ops.linear.weight_records import decode_records
 from ninfer_runtime.ops.rounding import load, store
 
 
-def linear(x: Tensor, weight: Tensor | PackedWeight, out: Tensor) -> None:
+def linear(x: Tensor, weight: Weight, out: Tensor) -> None:
     """See the contract in the package."""
     values = values_of(weight)
     if out.dtype is DType.FP32:
@@ -20,7 +20,13 @@ def linear(x: Tensor, weight: Tensor | PackedWeight, out: Tensor) -> None:
         store(out, load(x) @ values.T)
 
 
-def values_of(weight: Tensor | PackedWeight) -> np.ndarray:
+def stacked_linear(x: Tensor, out: Tensor, *weights: Weight) -> None:
+    """See the contract in the package."""
+    for weight, columns in zip(weights, split_columns(out, weights), strict=True):
+        linear(x, weight, columns)
+
+
+def values_of(weight: Weight) -> np.ndarray:
     """The values of a weight on the host, [N, K] in float32."""
     if isinstance(weight, Tensor):
         return load(weight)

@@ -6,7 +6,7 @@ Pure functions of format, shape, number of columns and device. No single schedul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ninfer_runtime.cuda.kernel import Kernel
@@ -68,8 +68,8 @@ class Skinny:
     x_place: int = X_IN_SHARED
     resident: int = 1
 
-    def kernel(self, record_format: RecordFormat) -> Kernel:
-        """The instance that runs it."""
+    def kernel(self, record_format: RecordFormat, *, sums: bool = False) -> Kernel:
+        """The instance that runs it; with `sums` the one that adds the product to a residual."""
         arguments = (
             record_format.number,
             self.x_rows,
@@ -80,11 +80,17 @@ class Skinny:
             self.cluster,
             self.resident,
             self.x_place,
+            str(sums).lower(),
         )
         return Kernel(
             "ops/linear/skinny.cu",
             f"ninfer::linear_skinny_kernel<{', '.join(map(str, arguments))}>",
         )
+
+    def for_sums(self) -> Skinny:
+        """The schedule for products that are added to a residual: they take some registers more."""
+        resident = max(1, self.resident - 1)
+        return replace(self, blocks=min(self.blocks, resident), resident=resident)
 
     def shared_bytes(self, problem: Problem, target: Target) -> int:
         """Dynamic shared memory of a block."""

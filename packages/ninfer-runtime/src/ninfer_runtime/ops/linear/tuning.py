@@ -16,11 +16,20 @@ from ninfer_runtime.ops.linear.schedule import (
     x_rows_of,
 )
 from ninfer_runtime.ops.linear.tuned_skinny import TUNED_SKINNY, tile_class
+from ninfer_runtime.ops.linear.weight_records import RecordFormat
 
 _REGULAR_STAGES = (5, 4)
 """Records of a stage of schedules that a rule makes: few, so that few kernels are needed."""
 
 _UNEVEN_STAGE_BYTES = 4096
+
+_DECODING_COLUMNS = 192
+"""From so many columns on Hopper decodes a weight once: measured, two turns of up to 128 columns are as
+fast for the largest matrix and slower for the others."""
+
+_RECORD_WEIGHTS = 1024
+_DECODED_BYTES = 4
+"""A decoded weight is written and read again, in bf16."""
 
 
 def choose(problem: Problem, target: Target) -> Schedule:
@@ -39,6 +48,18 @@ def choose(problem: Problem, target: Target) -> Schedule:
         detail=f"{problem.columns} columns and compute capability"
         f" {target.capability[0]}.{target.capability[1]}",
     )
+
+
+def decodes_first(record_format: RecordFormat, columns: int, target: Target) -> bool:
+    """Whether a weight is decoded to memory before so many columns are multiplied with it.
+
+    Without the wide kernel each turn of 8 columns reads the weight: decoding reads it once, and
+    moves every value twice more.
+    """
+    if target.has_wgmma:
+        return columns >= _DECODING_COLUMNS
+    stored = record_format.record_bytes / _RECORD_WEIGHTS
+    return -(-columns // SKINNY_COLUMNS) * stored > stored + _DECODED_BYTES
 
 
 def _skinny(problem: Problem, target: Target) -> Skinny:

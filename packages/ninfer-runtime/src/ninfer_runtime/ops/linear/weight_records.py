@@ -50,6 +50,7 @@ class RecordFormat:
         groups: Scaled groups of a row in a record.
         scale_bytes: Bytes of a group's scale.
         column_alignment: What K is padded to.
+        has_row_scale: Whether rows have a factor each, beside the records.
     """
 
     name: str
@@ -58,6 +59,7 @@ class RecordFormat:
     groups: int
     scale_bytes: int
     column_alignment: int = COLUMNS
+    has_row_scale: bool = False
 
     @property
     def code_bytes(self) -> int:
@@ -77,6 +79,10 @@ class RecordFormat:
         """Records of a row tile of a matrix of so many columns."""
         return -(-columns // self.column_alignment) * self.column_alignment // COLUMNS
 
+    def records_shape(self, shape: tuple[int, int]) -> tuple[int, int, int]:
+        """Row tiles of a matrix, records of a row tile, and bytes of a record."""
+        return self.tiles(shape[0]), self.records(shape[1]), self.record_bytes
+
 
 RECORD_FORMATS = {
     record_format.name: record_format
@@ -85,8 +91,8 @@ RECORD_FORMATS = {
         RecordFormat("q5_g64_fp16", 1, 5, 1, 2, 128),
         RecordFormat("q6_g64_fp16", 2, 6, 1, 2, 128),
         RecordFormat("q8_g32_fp16", 3, 8, 2, 2, 128),
-        RecordFormat("nvfp4", 4, 4, 4, 1),
-        RecordFormat("fp8_e4m3fn_row_bf16", 5, 8, 0, 0),
+        RecordFormat("nvfp4", 4, 4, 4, 1, has_row_scale=True),
+        RecordFormat("fp8_e4m3fn_row_bf16", 5, 8, 0, 0, has_row_scale=True),
         RecordFormat("bf16", 6, 16, 0, 0),
     )
 }

@@ -7,124 +7,13 @@
 #include "ninfer/async_copy.cuh"
 #include "ninfer/launch_order.cuh"
 #include "ninfer/prelude.cuh"
-#include "ninfer/weight_record.cuh"
-#include "ninfer/wgmma.cuh"
+#include "ninfer/wgmma_records.cuh"
 
 #if NINFER_HAS_WGMMA
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
 namespace ninfer {
-
-// The A fragment of a step with everything that belongs in it before the product.
-template <int F>
-NINFER_DEVICE void decode_scaled_step(const LaneRecord<F>& r, int s, u32* a) {
-  decode_step<F>(r, s, a);
-  if constexpr (F == NVFP4) {  // a code times its scale is exact in f16
-    const u32 scales = scale_pair<F>(r, s);
-    const u32 s0 = __byte_perm(scales, 0, 0x1010), s1 = __byte_perm(scales, 0, 0x3232);
-    a[0] = mul_f16x2(a[0], s0);
-    a[1] = mul_f16x2(a[1], s1);
-    a[2] = mul_f16x2(a[2], s0);
-    a[3] = mul_f16x2(a[3], s1);
-  }
-}
-
-// Starts d[64, N] = or += four warps' fragments of `STEPS` steps * N columns of x at descriptor b.
-template <int F, int N, int STEPS>
-NINFER_DEVICE void start_product(float* d, const u32 (*a)[4], u32 b, bool accumulate) {
-  constexpr int WIDTH = N > 64 ? 64 : N;
-#pragma unroll
-  for (int s = 0; s < STEPS; s++)
-#pragma unroll
-    for (int n = 0; n < N; n += WIDTH) {
-      const u32 tile = b + 2 * s + n * 128 / 16;
-      if constexpr (F == BF16)
-        wgmma_bf16<WIDTH>(d + n / 2, a[s], tile, accumulate || s > 0);
-      else
-        wgmma_f16<WIDTH>(d + n / 2, a[s], tile, accumulate || s > 0);
-    }
-}
-
-// acc += sum * the f16 scales of rows g (lower half) and g + 8.
-template <int N>
-NINFER_DEVICE void add_scaled(float* acc, float* sum, u32 scales) {
-  wgmma_pin<N / 2>(sum);
-  const float s0 = f16_to_float((u16)scales), s1 = f16_to_float((u16)(scales >> 16));
-#pragma unroll
-  for (int j = 0; j < N / 2; j++) acc[j] = fmaf(sum[j], j & 2 ? s1 : s0, acc[j]);
-}
-
-// What a warp multiplies its rows with, record by record. While the tensor cores work on one record,
-// the next is decoded; so the stage of the last record is free one record later.
-template <int F, int N>
-struct Multiplier {
-  // Groups whose scales multiply sums; other formats have theirs in the operands, or in the rows.
-  static constexpr int GROUPS = F <= Q8 ? RecordShape<F>::GROUPS : 0;
-  // With two groups the registers do not suffice for two records; there is more time for each.
-  static constexpr bool AHEAD = GROUPS < 2;
-  float acc[N / 2];
-  float sum[GROUPS > 0 ? N / 2 : 1];
-  u32 scales;
-  u32 a[AHEAD ? 2 : 1][4][4];
-
-  NINFER_DEVICE void clear() {
-#pragma unroll
-    for (int j = 0; j < N / 2; j++) acc[j] = 0.f;
-    forget();
-  }
-
-  // Nothing is in flight.
-  NINFER_DEVICE void forget() {
-    scales = 0;
-    if constexpr (GROUPS == 1) {
-#pragma unroll
-      for (int j = 0; j < N / 2; j++) sum[j] = 0.f;
-    }
-  }
-
-  // Adds what is in flight to the sums.
-  NINFER_DEVICE void finish() {
-    if constexpr (GROUPS < 2) wgmma_wait<0>();
-    if constexpr (GROUPS == 0) wgmma_pin<N / 2>(acc);
-    if constexpr (GROUPS == 1) add_scaled<N>(acc, sum, scales);
-  }
-
-  // Starts the product of one record and the tile of x at descriptor b. When it returns, the record
-  // before is done. `slot` alternates between 0 and 1.
-  NINFER_DEVICE void step(u32 record, bool valid, int lane, int slot, u32 b) {
-    if constexpr (!AHEAD) slot = 0;
-    u32 next[GROUPS > 0 ? GROUPS : 1] = {};
-    if (valid) {
-      const LaneRecord<F> r = load_record<F>(record, lane);
-#pragma unroll
-      for (int s = 0; s < 4; s++) decode_scaled_step<F>(r, s, a[slot][s]);
-#pragma unroll
-      for (int i = 0; i < GROUPS; i++) next[i] = scale_pair<F>(r, i);
-    }
-    if constexpr (GROUPS == 0) {
-      wgmma_fence();
-      start_product<F, N, 4>(acc, a[slot], b, true);
-      wgmma_commit();
-      wgmma_wait<1>();
-    } else if constexpr (GROUPS == 1) {
-      finish();
-      wgmma_fence();
-      start_product<F, N, 4>(sum, a[slot], b, false);
-      wgmma_commit();
-      scales = next[0];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        wgmma_fence();
-        start_product<F, N, 2>(sum, a[slot] + 2 * i, b + 4 * i, false);
-        wgmma_commit();
-        wgmma_wait<0>();
-        add_scaled<N>(acc, sum, next[i]);
-      }
-    }
-  }
-};
 
 // Registers of a multiplying thread, once the warpgroup that loads has given up most of its own.
 constexpr int multiplier_registers(int groups) {
@@ -133,12 +22,12 @@ constexpr int multiplier_registers(int groups) {
 
 // F: weight format. N: columns of x in memory (16, 32, 64 or 128). G: warpgroups that multiply.
 // KC: records of a warpgroup and row tile in a stage. `row_groups` warpgroups take different
-// rows, G / row_groups different parts of K.
+// rows, G / row_groups different parts of K. `beside`: as in skinny.cu.
 template <int F, int N, int G, int KC>
 __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
     const u8* __restrict__ weight, const u8* x, void* y, const float* __restrict__ row_scale,
     const float* column_scale, int tiles, int rows, int columns, int stride, int records,
-    int float_output, int row_groups, int stages) {
+    int float_output, int row_groups, int stages, int beside) {
   constexpr int BYTES = RecordShape<F>::BYTES, X_TILE = N * 128;
   const u32 shared = (shared_address(dynamic_shared) + 1023) & ~1023u;
   const int lane = threadIdx.x & 31, warp = warp_index();
@@ -187,7 +76,7 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
     const int ahead = min_int(stages, total);
     for (int i = 0; i < ahead; i++)
       load_weights(i, begin + i / pass_stages * pass_tiles, i % pass_stages);
-    wait_for_previous_kernels();
+    if (!beside) wait_for_previous_kernels();
     for (int i = 0; i < ahead; i++) load_x(i, i % pass_stages);
     let_next_kernel_start();
     int first = begin + ahead / pass_stages * pass_tiles, chunk = ahead % pass_stages, slot = 0;
@@ -205,9 +94,10 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
         phase ^= 1;
       }
     }
+    if (beside) wait_for_previous_kernels();
   } else {
     take_registers<multiplier_registers(G)>();
-    wait_for_previous_kernels();
+    if (!beside) wait_for_previous_kernels();
     const int group = warp >> 2, row_group = group / k_groups, k_group = group % k_groups;
     const int my_tile = row_group * 4 + (warp & 3);
     const u32 my_records = weight_at + my_tile * tile_stage + k_group * KC * BYTES;
@@ -275,7 +165,8 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
           const int row = tile * 16 + (lane >> 2) + 4 * (j & 2);
           const int column = j / 4 * 8 + 2 * (lane & 3) + (j & 1);
           if (column < columns && row < rows) {
-            float v = acc[j] * record_factor<F>() * column_scale[column];
+            float v = acc[j] * record_factor<F>();
+            if constexpr (F != BF16) v *= column_scale[column];
             if (row_scale) v *= row_scale[row];
             const u64 at = (u64)column * stride + row;
             if (float_output)

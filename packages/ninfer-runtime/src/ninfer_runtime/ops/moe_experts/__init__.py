@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
-from ninfer_runtime.ops.linear.packed_weight import PackedWeight
+from ninfer_runtime.ops.linear import Weight
 from ninfer_runtime.ops.moe_router import Routing, check_routing
 from ninfer_runtime.ops.registry import call, register
 
 OP = "moe_experts"
 register(OP, "cpu", "ninfer_runtime.ops.moe_experts.reference:moe_experts")
-
-Weight = Tensor | PackedWeight
+register(OP, "cuda", "ninfer_runtime.ops.moe_experts.cuda:moe_experts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape
 from ninfer_runtime.ops.registry import call, register
 
 register("moe_router", "cpu", "ninfer_runtime.ops.moe_router.reference:moe_router")
+register("moe_router", "cuda", "ninfer_runtime.ops.moe_router.cuda:moe_router")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.kv.pages import KVPages
-from ninfer_runtime.kv.row_codecs import HEAD_DIM
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
 from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.registry import call, register
@@ -32,21 +31,24 @@ def paged_attention(
 
     over s ≤ p, evaluated in float32 from the decoded keys and values and rounded once. Where a format
     stores transformed keys, the query is transformed as well; where it stores transformed values, the
-    sum is transformed back. A GPU rounds the weights, the values with their scales, and the transformed
-    queries to binary16: these stay below 65,504. Rows c ≥ columns[b] of the result are zero. A row does
-    not depend on the other sequences of the call.
+    sum is transformed back. A GPU rounds to binary16 the weights, the values with their scales, the
+    transformed queries (scaled by a power of two where they would leave its range) and, for many
+    rows, the transformed keys with their scales: values and these keys stay below 65,504. Rows
+    c ≥ columns[b] of the result are zero. A row does not depend on the other sequences of the call.
 
     Args:
-        query: [B, C, H, 256], fp32 or bf16, possibly strided; H is a multiple of KH.
-        gate: [B, C, H, 256], fp32 or bf16, possibly strided.
+        query: [B, C, H, HD], fp32 or bf16, possibly strided; H is a multiple of KH, HD that of the
+            pages.
+        gate: [B, C, H, HD], fp32 or bf16, possibly strided.
         pages: Of KH key heads.
         spans: Where the B sequences stand, C new tokens at most.
         scale: Factor of the scores, usually 1 / 16.
-        out: [B, C, H, 256], fp32 or bf16; shares no memory with the inputs. By default a new tensor
+        out: [B, C, H, HD], fp32 or bf16; shares no memory with the inputs. By default a new tensor
             of the dtype of `query`.
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
+        UnsupportedOpError: The device has no kernel for this format, these dtypes or strides.
     """
     op = "paged_attention"
     check_rank(op, "query", query, "B C H HD")
@@ -54,7 +56,7 @@ def paged_attention(
     KH = pages.num_key_value_heads
     check_dtype(op, "query", query)
     check_dtype(op, "gate", gate)
-    check_shape(op, "query", query, (B, C, H, HEAD_DIM))
+    check_shape(op, "query", query, (B, C, H, pages.head_dim))
     check_shape(op, "gate", gate, query.shape)
     if KH < 1 or H % KH:
         raise OpArgumentError(op, "query", expected=f"a multiple of {KH} heads", found=H)

@@ -32,8 +32,13 @@ TEST_CASES = (
     AttentionCase(6, 1, 8, (200, 1), (8, 3)),
     AttentionCase(6, 1, 16, (1000,), (16,)),
     AttentionCase(8, 1, 16, (0, 129), (16, 7)),
+    AttentionCase(6, 1, 17, (0,), (17,)),
+    AttentionCase(8, 2, 63, (64, 1), (63, 40)),
+    AttentionCase(6, 1, 65, (63, 1000, 5), (65, 1, 0)),
     AttentionCase(6, 1, 150, (70,), (133,)),
+    AttentionCase(12, 2, 200, (1,), (200,)),
     AttentionCase(2, 1, 1, (3333,), (1,)),
+    AttentionCase(2, 1, 1, tuple(range(0, 600, 15)), (1, 0, 1, 1) * 10),
 )
 
 MODEL_HEADS = {"27b": (24, 4), "35b": (16, 2)}

@@ -26,7 +26,7 @@ def paged_attention(
     scale: float,
 ) -> None:
     """See the contract in the package."""
-    queries, gates = load(query), load(gate)
+    queries = load(query)
     if pages.key.format.transformed:
         queries = transform_rows(queries)
     rows = np.zeros(query.shape, np.float32)
@@ -36,23 +36,31 @@ def paged_attention(
             continue
         table = tables.array[table_rows.array[b]]
         length = int(before.array[b]) + count
-        key, value = (_read_rows(each, table, length) for each in (pages.key, pages.value))
+        chosen = _neighbours(table[: -(-length // PAGE_TOKENS)])
+        key, value = (_read_rows(each, chosen, length) for each in (pages.key, pages.value))
         own = Tensor(rows[b, :count], DType.FP32, query.device)
         taken = Tensor(queries[b, :count], DType.FP32, query.device)
         attention(taken, key, value, own, scale=scale)
     if pages.value.format.transformed:
         rows = transform_rows(rows)
-    store(out, rows * sigmoid(gates))
+    rows *= sigmoid(load(gate))
+    store(out, rows)
 
 
-def _read_rows(planes: RowPlanes, table: np.ndarray, length: int) -> Tensor:
-    """The first `length` rows of a sequence, decoded, fp32 [length, KH, 256]."""
-    used = table[: -(-length // PAGE_TOKENS)]
+def _read_rows(planes: RowPlanes, chosen: slice | np.ndarray, length: int) -> Tensor:
+    """The first `length` rows of a sequence that has these pages, fp32 [length, KH, HD]."""
 
     def gather(plane: Tensor) -> np.ndarray:
-        # [pages, KH, 64, X] -> [pages · 64, KH, X]
-        array: np.ndarray = plane.array[used].transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(array.reshape(-1, *array.shape[2:])[:length])
+        # [pages, KH, 64, X] -> [pages · 64, KH, X]: a view of neighbours with a single head.
+        array: np.ndarray = plane.array[chosen].transpose(0, 2, 1, 3)
+        return array.reshape(-1, *array.shape[2:])[:length]
 
     values = planes.format.codec.decode(*map(gather, planes.tensors))
     return Tensor(values, DType.FP32, planes.codes.device)
+
+
+def _neighbours(used: np.ndarray) -> slice | np.ndarray:
+    """Page numbers as a slice if they follow each other, as those of a lone sequence mostly do."""
+    numbers = used.tolist()
+    begin, end = numbers[0], numbers[0] + len(numbers)
+    return slice(begin, end) if numbers == list(range(begin, end)) else used

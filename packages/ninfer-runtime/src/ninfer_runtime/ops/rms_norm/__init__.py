@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
+from ninfer_runtime.ops.arguments import check_dtype, check_shape, product_input
 from ninfer_runtime.ops.registry import call, register
 
 register("rms_norm", "cpu", "ninfer_runtime.ops.rms_norm.reference:rms_norm")
@@ -22,7 +22,8 @@ def rms_norm(
         weight: [D], fp32 or bf16.
         eps: Added to the mean of squares; positive.
         unit_offset: Multiply with 1 + weight in place of weight.
-        out: [..., D], fp32 or bf16; may be `x` itself. By default a new tensor of the dtype of `x`.
+        out: [..., D], fp32 or bf16; may be `x` itself. By default a new tensor of the dtype of `x`;
+            a matrix is made for products (`ProductInput`).
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
@@ -30,6 +31,6 @@ def rms_norm(
     check_dtype("rms_norm", "x", x)
     check_dtype("rms_norm", "weight", weight)
     check_shape("rms_norm", "weight", weight, x.shape[-1:])
-    out = output("rms_norm", out, x)
+    out = product_input("rms_norm", out, x)
     call("rms_norm", x, weight, out, eps=eps, unit_offset=unit_offset)
     return out

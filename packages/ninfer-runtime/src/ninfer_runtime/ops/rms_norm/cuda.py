@@ -5,14 +5,15 @@ from __future__ import annotations
 from ninfer_runtime.cuda.arguments import device_of, floats, integers, longs, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import Geometry
-from ninfer_runtime.cuda.row_schedule import RowSchedule, model_schedules, row_schedule
-from ninfer_runtime.cuda.rows import ELEMENT_TYPES, row_views
+from ninfer_runtime.cuda.row_schedule import RowSchedule, model_schedules, rows_schedule
+from ninfer_runtime.cuda.rows import ELEMENT_TYPES, PACK, row_views
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear.activations import is_packable, packing_arguments
 
-WIDTHS = (32, 128, 256, 512, 1024)
+WIDTHS = (32, 128, 256, 640, 1024)
 
 
 def kernel(schedule: RowSchedule, dtypes: tuple[DType, ...]) -> Kernel:
@@ -32,12 +33,13 @@ def rms_norm(x: Tensor, weight: Tensor, out: Tensor, *, eps: float, unit_offset:
     views = row_views("rms_norm", x, out)
     weight_views = row_views("rms_norm", weight)
     pack = min(views.pack, weight_views.pack)
-    schedule = row_schedule(views.columns, pack, WIDTHS)
+    schedule = rows_schedule(views.rows, views.columns, pack, WIDTHS)
     if schedule is None:
         raise UnsupportedOpError("rms_norm", x.device.kind, detail=f"{views.columns} columns")
     if views.rows == 0:
         return
     (x_strides, out_strides) = views.strides
+    packs = schedule.pack == PACK and is_packable(out)
     device_of(x).launch(
         kernel(schedule, (x.dtype, weight.dtype, out.dtype)),
         Geometry(
@@ -53,5 +55,6 @@ def rms_norm(x: Tensor, weight: Tensor, out: Tensor, *, eps: float, unit_offset:
             *longs(*out_strides),
             *integers(views.rows, views.inner, views.columns),
             *floats(eps, float(unit_offset)),
+            *packing_arguments(out, f16=packs, bf16=packs),
         ],
     )

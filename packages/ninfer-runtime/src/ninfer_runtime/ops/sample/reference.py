@@ -17,21 +17,23 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
     for r in range(logits.shape[0]):
         values = load(logits[r : r + 1])[0, :public_tokens]
         *numbers, seed, position, purpose, counts_row, mask_row = (each[r] for each in settings)
-        counted = np.zeros(public_tokens, np.int32)
-        if counts_row >= 0:
-            counted = counts[counts_row, :public_tokens]
-        allowed = np.arange(public_tokens)
-        if mask_row >= 0:
-            allowed = _allowed(masks[mask_row], public_tokens)
-        if not np.isfinite(values).all() or not allowed.size:
+        allowed = None if mask_row < 0 else _allowed(masks[mask_row], public_tokens)
+        candidates = values if allowed is None else allowed
+        if not candidates.size or not np.isfinite(values).all():
             out[r] = -1
             continue
         params = _params(*(each.item() for each in numbers))
-        ranked = penalized(values, params, counted)[allowed]
-        distribution = processed_distribution(ranked, params)
-        low, high = (int(word) & 0xFFFFFFFF for word in seed)
-        u = uniform(high << 32 | low, int(position), Purpose(int(purpose)))
-        out[r] = allowed[distribution.draw(u)]
+        if counts_row >= 0:
+            values = penalized(values, params, counts[counts_row, :public_tokens])
+        distribution = processed_distribution(
+            values if allowed is None else values[allowed], params
+        )
+        place = int(distribution.ids[0])
+        if distribution.ids.size > 1:
+            low, high = (int(word) & 0xFFFFFFFF for word in seed)
+            u = uniform(high << 32 | low, int(position), Purpose(int(purpose)))
+            place = distribution.draw(u)
+        out[r] = place if allowed is None else allowed[place]
 
 
 def _allowed(words: np.ndarray, public_tokens: int) -> np.ndarray:

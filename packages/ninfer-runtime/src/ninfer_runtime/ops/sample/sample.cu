@@ -1,14 +1,16 @@
-// The sampler in two launches: the best candidates of each tile of the vocabulary, then one block a
-// row that merges them and draws.
+// The sampler in two launches: the best token of each tile of the vocabulary, then one block a row
+// that looks for the other candidates in the best tiles alone, and draws.
 #include "ninfer/elements.cuh"
 #include "ninfer/launch_order.cuh"
 
 namespace ninfer {
 
-constexpr int THREADS = 256;
-constexpr int PER_THREAD = 16;  // tokens
-constexpr int TILE = THREADS * PER_THREAD;
+constexpr int TILE = 1024;       // tokens
+constexpr int TILE_THREADS = 128;
+constexpr int ROW_THREADS = 1024;
 constexpr int CANDIDATES = 20;  // of a row at most: the contract
+constexpr int MAX_TILES = 1024;
+constexpr u64 BROKEN = ~0ull;  // instead of a rank: a logit is not finite
 
 // A token and its value as one number: larger is better, among equal values the lower id. 0 is
 // none.
@@ -31,75 +33,100 @@ NINFER_DEVICE u64 warp_largest(u64 x) {
   return x;
 }
 
-// The `count` best of what the threads of a block hold, best first, into `best`; 0 where there are
-// fewer. `held` loses them.
-template <int N>
-NINFER_DEVICE void take_best(u64 (&held)[N], u64* best, int count) {
-  __shared__ u64 of_warp[2][THREADS / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// The largest over a block, in all threads; `of_warp` has a place for each warp.
+template <int THREADS>
+NINFER_DEVICE u64 block_largest(u64 x, u64* of_warp) {
+  x = warp_largest(x);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < THREADS / 32 ? of_warp[threadIdx.x % 32] : 0;
+  return warp_largest(x);
+}
+
+// The logits of a row with what is taken from them.
+template <class X>
+struct Row {
+  const X* logits;
+  float presence, frequency;
+  const int* count;  // null without penalties
+  const u32* mask;   // null if every token is allowed
+  u32 tokens;
+
+  NINFER_DEVICE Row(const X* logits, float presence, float frequency, const int* counts,
+                    int counts_row, const u32* masks, int mask_row, u32 vocabulary, u32 words,
+                    u32 tokens)
+      : logits(logits), presence(presence), frequency(frequency), tokens(tokens) {
+    const bool counted = counts_row >= 0 && (presence != 0.f || frequency != 0.f);
+    count = counted ? counts + (i64)counts_row * vocabulary : nullptr;
+    mask = mask_row >= 0 ? masks + (i64)mask_row * words : nullptr;
+  }
+
+  NINFER_DEVICE float load(u32 token) const {
+    return token < tokens ? to_float(logits[token]) : 0.f;
+  }
+
+  // The rank of a token whose logit is x.
+  NINFER_DEVICE u64 rank(u32 token, float x) const {
+    if (token >= tokens) return 0;
+    if ((__float_as_uint(x) & 0x7f800000u) == 0x7f800000u) return BROKEN;
+    if (count) {
+      const int c = count[token];
+      // Each product and difference is rounded, as in the reference.
+      x = __fsub_rn(__fsub_rn(x, c > 0 ? presence : 0.f), __fmul_rn(frequency, (float)c));
+    }
+    if (mask && !(mask[token / 32] >> (token % 32) & 1)) return 0;
+    return rank_of(x, token);
+  }
+};
+
+// Blocks: [row][tile], from `first_row` on. The best of a tile; `BROKEN` if one of its logits is not
+// finite.
+template <class X>
+__global__ __launch_bounds__(TILE_THREADS, 8) void sample_tiles_kernel(
+    const X* logits, i64 row_stride, const float* presences, const float* frequencies,
+    const int* counts_rows, const int* mask_rows, const int* counts, const u32* masks, u64* best,
+    u32 vocabulary, u32 words, u32 public_tokens, u32 tiles, u32 first_row) {
+  __shared__ u64 of_warp[TILE_THREADS / 32];
+  wait_for_previous_kernels();
+  let_next_kernel_start();
+  const u32 r = first_row + blockIdx.x / tiles, tile = blockIdx.x % tiles;
+  const Row<X> row(logits + r * row_stride, presences[r], frequencies[r], counts, counts_rows[r],
+                   masks, mask_rows[r], vocabulary, words, public_tokens);
+  const u32 first = tile * TILE + threadIdx.x;
+  float logit[TILE / TILE_THREADS];
+#pragma unroll
+  for (int i = 0; i < TILE / TILE_THREADS; i++) logit[i] = row.load(first + i * TILE_THREADS);
   u64 own = 0;
 #pragma unroll
-  for (int i = 0; i < N; i++) own = larger(own, held[i]);
-  for (int c = 0; c < count; c++) {
-    const u64 warp_best = warp_largest(own);
-    if (lane == 0) of_warp[c % 2][warp] = warp_best;
-    __syncthreads();
-    u64 winner = 0;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) winner = larger(winner, of_warp[c % 2][i]);
-    if (threadIdx.x == 0) best[c] = winner;
-    if (winner != 0 && own == winner) {
-      own = 0;
-#pragma unroll
-      for (int i = 0; i < N; i++) {
-        if (held[i] == winner) held[i] = 0;
-        own = larger(own, held[i]);
-      }
-    }
-  }
-  __syncthreads();
+  for (int i = 0; i < TILE / TILE_THREADS; i++)
+    own = larger(own, row.rank(first + i * TILE_THREADS, logit[i]));
+  own = block_largest<TILE_THREADS>(own, of_warp);
+  if (threadIdx.x == 0) best[blockIdx.x] = own;
 }
 
 NINFER_DEVICE int candidates_of(int top_k) {
   return top_k > 0 && top_k < CANDIDATES ? top_k : CANDIDATES;
 }
 
-// Blocks: [row][tile]. `broken` [row][tile]: whether a logit is not finite.
-template <class X>
-__global__ __launch_bounds__(THREADS) void sample_candidates_kernel(
-    const X* logits, i64 row_stride, const float* temperatures, const int* top_ks,
-    const float* presences, const float* frequencies, const int* counts_rows, const int* mask_rows,
-    const int* counts, const u32* masks, u64* candidates, int* broken, u32 vocabulary, u32 words,
-    u32 public_tokens, u32 tiles) {
-  wait_for_previous_kernels();
-  let_next_kernel_start();
-  const u32 row = blockIdx.x / tiles, tile = blockIdx.x % tiles;
-  const int counts_row = counts_rows[row], mask_row = mask_rows[row];
-  const float presence = presences[row], frequency = frequencies[row];
-  const int* count = counts + (i64)counts_row * vocabulary;
-  const u32* mask = masks + (i64)mask_row * words;
-  u64 held[PER_THREAD];
-  bool bad = false;
-#pragma unroll
-  for (int i = 0; i < PER_THREAD; i++) {
-    const u32 token = tile * TILE + i * THREADS + threadIdx.x;
-    held[i] = 0;
-    if (token >= public_tokens) continue;
-    float x = to_float(logits[row * row_stride + token]);
-    bad |= (__float_as_uint(x) & 0x7f800000u) == 0x7f800000u;
-    if (counts_row >= 0 && (presence != 0.f || frequency != 0.f)) {
-      const int c = count[token];
-      // Each product and difference is rounded, as in the reference.
-      x = __fsub_rn(__fsub_rn(x, c > 0 ? presence : 0.f), __fmul_rn(frequency, (float)c));
-    }
-    if (mask_row < 0 || mask[token / 32] >> (token % 32) & 1) held[i] = rank_of(x, token);
+// Calls place(p, i) for those of `count` different numbers that fewer than `wanted` are larger than:
+// p of them. By the whole block; `larger_ones` has ROW_THREADS zeros and gets others.
+template <class Place>
+NINFER_DEVICE void for_the_best(const u64* numbers, int count, int wanted, int* larger_ones,
+                                Place place) {
+  const int width = (count + 31) / 32 * 32, parts = ROW_THREADS / width;
+  const int i = threadIdx.x % width, part = threadIdx.x / width;
+  if (i < count && part < parts) {
+    const u64 own = numbers[i];
+    const int begin = part * count / parts, end = (part + 1) * count / parts;
+    int above = 0;
+    for (int j = begin; j < end; j++) above += numbers[j] > own;
+    if (parts > 1) atomicAdd(larger_ones + i, above);
+    else larger_ones[i] = above;
   }
-  const int any_bad = __syncthreads_or(bad);
-  if (threadIdx.x == 0) broken[blockIdx.x] = any_bad;
-  const int wanted = temperatures[row] > 0.f ? candidates_of(top_ks[row]) : 1;
-  u64* best = candidates + (i64)blockIdx.x * CANDIDATES;
-  take_best(held, best, wanted);
-  if (threadIdx.x >= wanted && threadIdx.x < CANDIDATES) best[threadIdx.x] = 0;
+  __syncthreads();
+  if (threadIdx.x < count && larger_ones[threadIdx.x] < wanted)
+    place(larger_ones[threadIdx.x], threadIdx.x);
+  __syncthreads();
 }
 
 NINFER_DEVICE u64 mixed(u64 x) {
@@ -116,63 +143,102 @@ NINFER_DEVICE float uniform(u64 seed, u32 position, u32 purpose) {
   return (float)(u32)(k >> 40) * 5.9604644775390625e-8f;
 }
 
-// The token that a number in [0, 1) falls on; `rank` holds the candidates, best first. Uses up
-// `weight`.
-NINFER_DEVICE u32 drawn(const u64* rank, float* weight, int count, float min_p, float top_p,
-                        float u) {
-  const float least = __fmul_rn(min_p, weight[0]);
-  int above = 0, within = 1, index = 0;
-  while (above < count && weight[above] >= least) above++;
-  for (int i = 1; i < count; i++) weight[i] = __fadd_rn(weight[i - 1], weight[i]);
-  // From here on the weights are cumulative.
-  const float mass = __fmul_rn(top_p, weight[count - 1]);
-  while (within <= count && weight[within - 1] < mass) within++;
+// Which of `count` candidates a number in [0, 1) falls on; by one warp, lane i holds the weight of
+// the i-th, which no later one exceeds.
+NINFER_DEVICE int drawn(float weight, int count, float min_p, float top_p, float u) {
+  const int lane = threadIdx.x % 32;
+  const auto number_of = [](bool condition) { return __popc(__ballot_sync(~0u, condition)); };
+  float sum = __shfl_sync(~0u, weight, 0), mass = sum;  // mass: of the candidates up to this one
+#pragma unroll
+  for (int i = 1; i < CANDIDATES; i++) {
+    const float next = __shfl_sync(~0u, weight, i);
+    if (i < count) sum = __fadd_rn(sum, next);
+    if (lane == i) mass = sum;
+  }
+  const float least = __fmul_rn(min_p, __shfl_sync(~0u, weight, 0)), most = __fmul_rn(top_p, sum);
+  const int above = number_of(lane < count && weight >= least);
+  const int within = 1 + number_of(lane < count && mass < most);
   const int kept = max(1, min(min(above, within), count));
-  const float goal = __fmul_rn(u, weight[kept - 1]);
-  while (index < kept - 1 && weight[index] <= goal) index++;
-  return token_of(rank[index]);
+  const float goal = __fmul_rn(u, __shfl_sync(~0u, mass, kept - 1));
+  return number_of(lane < kept - 1 && mass <= goal);
 }
 
-// One block a row.
-template <int N>
-__global__ __launch_bounds__(THREADS) void sample_draw_kernel(
-    const u64* candidates, const int* broken, const float* temperatures, const int* top_ks,
-    const float* top_ps, const float* min_ps, const u64* seeds, const int* positions,
-    const int* purposes, int* out, u32 tiles) {
-  __shared__ u64 rank[CANDIDATES];
-  __shared__ float weight[CANDIDATES];
+// One block a row. `found` [row][room]: for what the best tiles hold.
+template <class X>
+__global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
+    const X* logits, i64 row_stride, const float* temperatures, const int* top_ks,
+    const float* top_ps, const float* min_ps, const float* presences, const float* frequencies,
+    const u64* seeds, const int* positions, const int* purposes, const int* counts_rows,
+    const int* mask_rows, const int* counts, const u32* masks, const u64* best, u64* found,
+    int* out, u32 vocabulary, u32 words, u32 public_tokens, u32 tiles, u32 first_row, u32 room) {
+  __shared__ u64 of_tile[MAX_TILES], of_warp[2][ROW_THREADS / 32], rank[CANDIDATES];
+  __shared__ int larger_ones[ROW_THREADS], tile_of[CANDIDATES], count_found;
   wait_for_previous_kernels();
   let_next_kernel_start();
-  const u32 row = blockIdx.x;
-  u64 held[N];
+  const u32 r = first_row + blockIdx.x;
+  const int thread = threadIdx.x;
+  const float temperature = temperatures[r];
+  const u64 own = thread < tiles ? best[blockIdx.x * tiles + thread] : 0;
+  of_tile[thread] = own;
+  larger_ones[thread] = 0;
+  if (thread == 0) count_found = 0;
+  const u64 largest = block_largest<ROW_THREADS>(own, of_warp[0]);
+  if (largest == BROKEN || largest == 0 || temperature <= 0.f) {
+    if (thread == 0) out[r] = largest == BROKEN || largest == 0 ? -1 : token_of(largest);
+    return;
+  }
+
+  // A candidate is at least as good as the last of the best tiles' best, and lies in one of them.
+  const int wanted = candidates_of(top_ks[r]), filled = __syncthreads_count(own != 0);
+  const int best_tiles = min(wanted, filled);
+  for_the_best(of_tile, tiles, best_tiles, larger_ones,
+               [&](int place, int i) { tile_of[place] = i; });
+  const u64 least = best_tiles < wanted ? 1 : of_tile[tile_of[best_tiles - 1]];
+  const Row<X> row(logits + r * row_stride, presences[r], frequencies[r], counts, counts_rows[r],
+                   masks, mask_rows[r], vocabulary, words, public_tokens);
+  u64* const list = found + (i64)blockIdx.x * room;
+  float logit[CANDIDATES];
 #pragma unroll
-  for (int i = 0; i < N; i++) {
-    const u32 index = i * THREADS + threadIdx.x;
-    held[i] = index < tiles * CANDIDATES ? candidates[(i64)row * tiles * CANDIDATES + index] : 0;
+  for (int t = 0; t < CANDIDATES; t++)
+    logit[t] = t < best_tiles ? row.load(tile_of[t] * TILE + thread) : 0.f;
+  __syncthreads();  // `of_tile` is read no more
+#pragma unroll
+  for (int t = 0; t < CANDIDATES; t++) {
+    if (t >= best_tiles) break;
+    const u64 x = row.rank(tile_of[t] * TILE + thread, logit[t]);
+    if (x < least) continue;
+    const int place = atomicAdd(&count_found, 1);
+    list[place] = x;
+    if (place < ROW_THREADS) of_tile[place] = x;
   }
-  int bad = 0;
-  for (u32 tile = threadIdx.x; tile < tiles; tile += THREADS) bad |= broken[row * tiles + tile];
-  bad = __syncthreads_or(bad);
-  const float temperature = temperatures[row];
-  const int wanted = temperature > 0.f ? candidates_of(top_ks[row]) : 1;
-  take_best(held, rank, wanted);
-  if (temperature > 0.f && threadIdx.x < wanted && rank[threadIdx.x] != 0) {
-    const float exponent =
-        __fdiv_rn(__fsub_rn(value_of(rank[threadIdx.x]), value_of(rank[0])), temperature);
-    // In double precision, as the reference, because float functions differ in their last bit.
-    weight[threadIdx.x] = (float)exp((double)exponent);
-  }
+  larger_ones[thread] = 0;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  int count = 0;
-  while (count < wanted && rank[count] != 0) count++;
-  if (bad || count == 0)
-    out[row] = -1;
-  else if (temperature > 0.f)
-    out[row] = drawn(rank, weight, count, min_ps[row], top_ps[row],
-                     uniform(seeds[row], positions[row], purposes[row]));
-  else
-    out[row] = token_of(rank[0]);
+  const int candidates = count_found, count = min(candidates, wanted);
+  if (candidates <= ROW_THREADS) {
+    for_the_best(of_tile, candidates, count, larger_ones,
+                 [&](int place, int i) { rank[place] = of_tile[i]; });
+  } else {  // many equal values
+    u64 before = BROKEN;
+    for (int c = 0; c < count; c++) {
+      u64 next = 0;
+      for (int i = thread; i < candidates; i += ROW_THREADS)
+        if (list[i] < before) next = larger(next, list[i]);
+      before = block_largest<ROW_THREADS>(next, of_warp[c % 2]);
+      if (thread == 0) rank[c] = before;
+    }
+    __syncthreads();
+  }
+  if (thread >= 32) return;
+  float weight = 0.f;
+  if (thread < count) {
+    const float exponent =
+        __fdiv_rn(__fsub_rn(value_of(rank[thread]), value_of(rank[0])), temperature);
+    // In double precision, as the reference, because float functions differ in their last bit.
+    weight = (float)exp((double)exponent);
+  }
+  const float u = uniform(seeds[r], positions[r], purposes[r]);
+  const int index = drawn(weight, count, min_ps[r], top_ps[r], u);
+  if (thread == 0) out[r] = token_of(rank[index]);
 }
 
 }  // namespace ninfer

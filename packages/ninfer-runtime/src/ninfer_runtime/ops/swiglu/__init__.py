@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
+from ninfer_runtime.ops.arguments import check_dtype, check_shape, product_input
 from ninfer_runtime.ops.registry import call, register
 
 register("swiglu", "cpu", "ninfer_runtime.ops.swiglu.reference:swiglu")
@@ -17,7 +17,7 @@ def swiglu(gate: Tensor, up: Tensor, *, out: Tensor | None = None) -> Tensor:
         gate: Any shape, fp32 or bf16, possibly strided.
         up: As `gate`.
         out: Same shape, fp32 or bf16; may be `gate` or `up`. By default a new tensor of the
-            dtype of `gate`.
+            dtype of `gate`; a matrix is made for products (`ProductInput`).
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
@@ -25,6 +25,6 @@ def swiglu(gate: Tensor, up: Tensor, *, out: Tensor | None = None) -> Tensor:
     check_dtype("swiglu", "gate", gate)
     check_dtype("swiglu", "up", up)
     check_shape("swiglu", "up", up, gate.shape)
-    out = output("swiglu", out, gate)
+    out = product_input("swiglu", out, gate)
     call("swiglu", gate, up, out)
     return out

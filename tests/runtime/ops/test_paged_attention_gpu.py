@@ -1,0 +1,75 @@
+"""Kernels that a GPU has for rows for which it takes another, against the float64 oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.runtime.ops.paged import SCALE, draw, oracle, tolerance
+
+from ninfer_runtime.device import DType
+from ninfer_runtime.kv.formats import KV_FORMATS
+from ninfer_runtime.ops.paged_attention.cases import AttentionCase
+from ninfer_runtime.ops.paged_attention.cuda import launch
+from ninfer_runtime.ops.paged_attention.decode import decode_plan
+from ninfer_runtime.ops.paged_attention.prefill import plan_of, portable_block
+
+pytestmark = pytest.mark.gpu
+every_format = pytest.mark.parametrize("name", KV_FORMATS)
+
+
+@every_format
+@pytest.mark.parametrize(
+    "case",
+    [
+        AttentionCase(6, 1, 17, (0,), (17,)),
+        AttentionCase(8, 2, 65, (63, 1000, 5), (65, 1, 0)),
+        AttentionCase(6, 1, 150, (70,), (133,)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_the_portable_kernel_for_many_rows(gpu, rng, name, case, segments):
+    block = portable_block(KV_FORMATS[name], gpu.target)
+    assert block is not None
+    final = segments == 1
+    plan = replace(
+        plan_of(block, rows_of(case), case.key_heads, gpu.target),
+        kernel=block.kernel(final=final),
+        segments=segments,
+        final=final,
+    )
+    assert_matches(gpu, rng, name, case, plan)
+
+
+@every_format
+@pytest.mark.parametrize(
+    "case",
+    [
+        AttentionCase(8, 1, 2, (200, 1), (2, 1)),
+        AttentionCase(24, 4, 4, (300,), (4,)),
+        AttentionCase(6, 1, 8, (1000, 1), (8, 3)),
+    ],
+    ids=str,
+)
+def test_the_kernel_for_few_rows_takes_64(gpu, rng, name, case):
+    plan = decode_plan(KV_FORMATS[name], rows_of(case), case.key_heads, gpu.target)
+    assert_matches(gpu, rng, name, case, plan)
+
+
+def rows_of(case):
+    return case.columns * case.heads // case.key_heads
+
+
+def assert_matches(gpu, rng, name, case, plan):
+    assert plan is not None
+    query, gate, pages, spans = draw(gpu, rng, case, name)
+    out = gpu.from_host(np.full(query.shape, 0x7FC0, np.uint16), DType.BF16)
+    q, g = (gpu.from_host(each, DType.BF16) for each in (query, gate))
+    launch(plan, q, g, spans.tensors, out, pages, SCALE)
+    found = gpu.to_host(out).astype(np.float64)
+    expected = oracle(gpu, case, query, gate, pages, spans)
+    np.testing.assert_allclose(found, expected, rtol=2**-8, atol=tolerance(name))
+    for b, valid in enumerate(case.valid):
+        assert not found[b, valid:].any()
