@@ -11,10 +11,14 @@ import pytest
 from ninfer_format import SafetensorsCheckpoint
 from ninfer_runtime.device import get_device
 from ninfer_runtime.models.architecture import LogicalParameter, SourceView
+from ninfer_runtime.models.parameter_source import ParameterSource
 from ninfer_runtime.models.qwen3_5.architecture import ARCHITECTURE
 from ninfer_runtime.models.qwen3_5.component_config import parse_text
+from ninfer_runtime.models.qwen3_5.config import ModelConfig
 from ninfer_runtime.models.qwen3_5.model import TextModel
+from ninfer_runtime.models.qwen3_5.parameters import parameters
 from ninfer_runtime.models.qwen3_5.weights import build_text_model
+from ninfer_runtime.weights.host import HostWeights
 
 TINY_MODEL = Path(__file__).parents[2] / "data" / "tiny-model"
 
@@ -40,6 +44,13 @@ class CheckpointParameters:
         return self.views[name] == self.views[other]
 
 
+def text_model(config: dict, source: ParameterSource) -> TextModel:
+    """The model of a text configuration on the CPU."""
+    parsed = parse_text(config)
+    store = HostWeights(parameters(ModelConfig(parsed)), source, get_device("cpu"))
+    return build_text_model(parsed, store)
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint() -> SafetensorsCheckpoint:
     return SafetensorsCheckpoint(TINY_MODEL / "checkpoint")
@@ -57,7 +68,7 @@ def tiny_model(tiny_checkpoint: SafetensorsCheckpoint) -> TextModel:
     configs = ARCHITECTURE.component_configs(tiny_checkpoint.config, ["text"])
     views = ARCHITECTURE.source_views(configs, tiny_checkpoint.names)
     source = CheckpointParameters(tiny_checkpoint, views)
-    return build_text_model(parse_text(configs["text"]), source, get_device("cpu"))
+    return text_model(configs["text"], source)
 
 
 @pytest.fixture(scope="session")

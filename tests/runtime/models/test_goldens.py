@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.models.sequences import Sequence, logits_of
 
 from ninfer_runtime.models.qwen3_5.model import TextModel
 
@@ -27,9 +28,9 @@ def read_golden(path: Path) -> dict:
 def step_logits(model: TextModel, golden: dict) -> np.ndarray:
     """Logits of every output step, the reference's own tokens fed in one by one."""
     prompt, output = golden["prompt_ids"], golden["output_ids"]
-    state = model.new_state(len(prompt) + len(output))
-    rows = [model.logits(model.forward(np.array(prompt), state)[-1:])[0]]
-    rows.extend(model.logits(model.forward(np.array([token]), state))[0] for token in output[:-1])
+    sequence = Sequence(model, len(prompt) + len(output))
+    rows = [logits_of(model, sequence.forward(prompt)[-1:])[0]]
+    rows.extend(sequence.logits([token])[0] for token in output[:-1])
     return np.array(rows)
 
 
@@ -57,18 +58,16 @@ def test_long_prompt_in_chunks(tiny_model, goldens, chunk):
     golden = read_golden(goldens / "long" / "long.json")
     expected = np.load(goldens / "long" / "long.npz")
     prompt, output = golden["prompt_ids"], golden["output_ids"]
-    state = tiny_model.new_state(len(prompt) + len(output))
+    sequence = Sequence(tiny_model, len(prompt) + len(output))
     early = {}
     for begin in range(0, len(prompt), chunk):
-        hidden = tiny_model.forward(np.array(prompt[begin : begin + chunk]), state)
+        hidden = sequence.forward(prompt[begin : begin + chunk])
         for position in golden["early_positions"]:
             if begin <= position < begin + chunk:
                 row = hidden[position - begin : position - begin + 1]
-                early[position] = tiny_model.logits(row)[0]
-    last = tiny_model.logits(hidden[-1:])[0]
-    steps = [last] + [
-        tiny_model.logits(tiny_model.forward(np.array([token]), state))[0] for token in output[:-1]
-    ]
+                early[position] = logits_of(tiny_model, row)[0]
+    last = logits_of(tiny_model, hidden[-1:])[0]
+    steps = [last] + [sequence.logits([token])[0] for token in output[:-1]]
     found_early = np.array([early[position] for position in golden["early_positions"]])
     np.testing.assert_allclose(found_early, expected["early_logits"], rtol=0, atol=LOGIT_TOLERANCE)
     np.testing.assert_allclose(last, expected["last_logits"], rtol=0, atol=LOGIT_TOLERANCE)

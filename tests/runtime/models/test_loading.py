@@ -8,28 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.models.artifacts import Writer
+from tests.runtime.models.sequences import Sequence
 
 from ninfer_format import (
     Artifact,
     ArtifactError,
-    ArtifactWriter,
     Binding,
-    Component,
     Part,
-    TensorSpec,
     UnsupportedConfigError,
-    Use,
-    cast_direct,
-    codec_for,
     open_artifact,
-    plan_artifact,
 )
 from ninfer_runtime.device import get_device
 from ninfer_runtime.device.base import Memory
 from ninfer_runtime.device.cpu import CpuDevice
 from ninfer_runtime.errors import CapacityError
-from ninfer_runtime.models.architecture import LogicalParameter
-from ninfer_runtime.models.qwen3_5.architecture import ARCHITECTURE
 from ninfer_runtime.models.registry import load_model
 
 CONFIG = {
@@ -55,44 +48,6 @@ IDS = np.array([3, 1, 31, 0, 7])
 MLP = "text/layers/0/mlp/"
 
 
-class Writer:
-    """Writes one object for each parameter; a test changes what it needs changed before."""
-
-    def __init__(self, components=("text",)) -> None:
-        configs = ARCHITECTURE.component_configs(CONFIG, components)
-        self.components = {
-            name: Component(config, target=None if name == "text" else "text")
-            for name, config in configs.items()
-        }
-        parameters = ARCHITECTURE.parameters(configs)
-        rng = np.random.default_rng(0)
-        self.values = {each.name: self.draw(each, rng) for each in parameters}
-        self.formats = {each.name: each.storage_format for each in parameters}
-        self.bindings = {each.name: Binding(object=each.name) for each in parameters}
-        self.uses = [Use(each.name, name, "A16Only") for each in parameters for name in each.inputs]
-
-    @staticmethod
-    def draw(parameter: LogicalParameter, rng: np.random.Generator) -> np.ndarray:
-        # In 16ths, so that bf16 stores them exactly.
-        return (rng.integers(-16, 17, parameter.shape) / 16).astype(np.float32)
-
-    def write(self, path: Path) -> Path:
-        specs = [
-            TensorSpec(name, values.shape, self.formats[name], "contiguous_le_v1")
-            for name, values in self.values.items()
-        ]
-        plan = plan_artifact(
-            specs, components=self.components, bindings=self.bindings, uses=tuple(self.uses)
-        )
-        with ArtifactWriter(path, plan) as writer:
-            for spec in specs:
-                words = cast_direct(self.values[spec.id], spec.format)
-                writer.write(
-                    spec.id, 0, codec_for(spec.format, spec.layout, spec.shape).encode(words)
-                )
-        return path
-
-
 @pytest.fixture
 def load(tmp_path) -> Callable[..., np.ndarray]:
     """Write, open, load and close; returns the logits of `IDS`."""
@@ -100,7 +55,7 @@ def load(tmp_path) -> Callable[..., np.ndarray]:
     def run(writer: Writer) -> np.ndarray:
         with open_artifact(writer.write(tmp_path / "model.ninfer")) as artifact:
             model = load_model(artifact, get_device("cpu"))
-        return model.logits(model.forward(IDS, model.new_state(16)))
+        return Sequence(model, 16).logits(IDS)
 
     return run
 
@@ -110,33 +65,33 @@ def opened(writer: Writer, tmp_path: Path) -> Artifact:
 
 
 def test_weights_outlive_the_artifact_file(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     writer.formats = dict.fromkeys(writer.formats, "fp32")  # decoded without a copy
     path = writer.write(tmp_path / "model.ninfer")
     with open_artifact(path) as artifact:
         model = load_model(artifact, get_device("cpu"))
-    before = model.logits(model.forward(IDS, model.new_state(16)))
+    before = Sequence(model, 16).logits(IDS)
     with path.open("r+b") as file:  # in place, as a mapping would see it
         size = file.seek(0, 2)
         file.seek(0)
         file.write(b"\xff" * size)
-    after = model.logits(model.forward(IDS, model.new_state(16)))
+    after = Sequence(model, 16).logits(IDS)
     np.testing.assert_array_equal(after, before)
     assert np.isfinite(after).all()
 
 
 def test_all_direct_formats_give_the_same_model(load, tmp_path):
-    expected = load(Writer())
+    expected = load(Writer(CONFIG))
     (tmp_path / "model.ninfer").unlink()
-    wide = Writer()
+    wide = Writer(CONFIG)
     wide.formats = dict.fromkeys(wide.formats, "fp32")
     np.testing.assert_array_equal(load(wide), expected)
 
 
 def test_parameters_may_share_a_parent(load, tmp_path):
-    expected = load(Writer())
+    expected = load(Writer(CONFIG))
     (tmp_path / "model.ninfer").unlink()
-    packed = Writer()
+    packed = Writer(CONFIG)
     gate, up = packed.values.pop(f"{MLP}gate"), packed.values.pop(f"{MLP}up")
     packed.values["weight/0"] = np.concatenate([gate, up])
     packed.formats["weight/0"] = "bf16"
@@ -150,10 +105,10 @@ def test_parameters_may_share_a_parent(load, tmp_path):
 
 
 def test_other_components_are_left_alone(load, tmp_path):
-    expected = load(Writer())
+    expected = load(Writer(CONFIG))
     (tmp_path / "model.ninfer").unlink()
-    more = Writer(("text", "mtp"))
-    text_only = Writer()
+    more = Writer(CONFIG, ("text", "mtp"))
+    text_only = Writer(CONFIG)
     for name in text_only.values:
         more.values[name] = text_only.values[name]
     np.testing.assert_array_equal(load(more), expected)
@@ -161,7 +116,7 @@ def test_other_components_are_left_alone(load, tmp_path):
 
 @pytest.mark.parametrize("target", [None, "mtp"])
 def test_a_component_with_another_target_is_refused(tmp_path, target):
-    writer = Writer(("text", "mtp"))
+    writer = Writer(CONFIG, ("text", "mtp"))
     writer.components["mtp"] = replace(writer.components["mtp"], target=target)
     with (
         opened(writer, tmp_path) as artifact,
@@ -171,7 +126,7 @@ def test_a_component_with_another_target_is_refused(tmp_path, target):
 
 
 def test_weight_bytes_are_those_of_float32(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     with opened(writer, tmp_path) as artifact:
         model = load_model(artifact, get_device("cpu"))
     assert model.weight_bytes == 4 * sum(values.size for values in writer.values.values())
@@ -179,20 +134,20 @@ def test_weight_bytes_are_those_of_float32(tmp_path):
 
 
 def test_a_shared_table_is_loaded_once(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     head = writer.values.pop("text/output_head")
     writer.bindings["text/output_head"] = writer.bindings["text/token_embedding"]
     with opened(writer, tmp_path) as artifact:
         model = load_model(artifact, get_device("cpu"))
     assert model.weight_bytes == 4 * sum(values.size for values in writer.values.values())
-    logits = model.logits(model.forward(IDS, model.new_state(16)))
+    logits = Sequence(model, 16).logits(IDS)
     writer.values["text/output_head"] = head
-    hidden = model.forward(IDS, model.new_state(16)).array
+    hidden = Sequence(model, 16).forward(IDS).array
     np.testing.assert_allclose(logits, hidden @ writer.values["text/token_embedding"].T, atol=1e-5)
 
 
 def test_all_unbound_parameters_are_named_in_one_error(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     missing = [f"{MLP}gate", "text/final_norm", "text/layers/1/attention/query_norm"]
     for name in missing:
         del writer.bindings[name]
@@ -209,7 +164,7 @@ def test_all_unbound_parameters_are_named_in_one_error(tmp_path):
 
 
 def test_all_missing_uses_are_named_in_one_error(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     writer.uses = [use for use in writer.uses if not use.parameter.startswith(MLP)]
     with (
         opened(writer, tmp_path) as artifact,
@@ -219,7 +174,7 @@ def test_all_missing_uses_are_named_in_one_error(tmp_path):
 
 
 def test_parameters_of_another_size_are_named_in_one_error(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     for name in (f"{MLP}gate", "text/final_norm"):
         writer.values[name] = writer.values[name][:-1]
     with opened(writer, tmp_path) as artifact, pytest.raises(ArtifactError) as caught:
@@ -229,7 +184,7 @@ def test_parameters_of_another_size_are_named_in_one_error(tmp_path):
 
 
 def test_integers_are_no_weights(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     writer.formats["text/final_norm"] = "int32"
     writer.values["text/final_norm"] = np.ones(16, np.int32)
     with opened(writer, tmp_path) as artifact, pytest.raises(ArtifactError, match="real numbers"):
@@ -237,7 +192,7 @@ def test_integers_are_no_weights(tmp_path):
 
 
 def test_an_unsupported_configuration_is_refused_with_its_file(tmp_path):
-    writer = Writer()
+    writer = Writer(CONFIG)
     text = writer.components["text"]
     writer.components["text"] = replace(text, config={**text.config, "rms_norm_eps": 0})
     with (
@@ -249,7 +204,7 @@ def test_an_unsupported_configuration_is_refused_with_its_file(tmp_path):
 
 @pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], [], "Qwen3_5ForCausalLM", None])
 def test_another_architecture_is_refused(tmp_path, architectures):
-    writer = Writer()
+    writer = Writer(CONFIG)
     text = writer.components["text"]
     config = {**text.config, "architectures": architectures}
     writer.components["text"] = replace(text, config=config)
@@ -266,7 +221,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(tmp_path, monk
             return Memory(1000, 2000)
 
     monkeypatch.setattr(Artifact, "decode_parameter", None)
-    writer = Writer()
+    writer = Writer(CONFIG)
     sizes = [values.size for values in writer.values.values()]
     # The largest matrix is there twice while its order in memory is changed.
     needed = 4 * (sum(sizes) + max(sizes))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runtime.models.conftest import CheckpointParameters
+from tests.runtime.models.conftest import CheckpointParameters, text_model
+from tests.runtime.models.sequences import Sequence, run
 
 from ninfer_format import SafetensorsCheckpoint
 from ninfer_runtime.device import Tensor, get_device
 from ninfer_runtime.layers.moe import MixtureOfExperts
 from ninfer_runtime.models.qwen3_5.architecture import ARCHITECTURE
-from ninfer_runtime.models.qwen3_5.component_config import parse_text
 from ninfer_runtime.models.qwen3_5.model import TextModel
-from ninfer_runtime.models.qwen3_5.weights import build_text_model
 
 TOLERANCE = 5e-5
 GOLDENS = np.load(Path(__file__).parents[2] / "data" / "tiny-moe" / "goldens.npz")
@@ -28,19 +26,12 @@ def build(folder: Path) -> TextModel:
     configs = ARCHITECTURE.component_configs(checkpoint.config, ["text"])
     views = ARCHITECTURE.source_views(configs, checkpoint.names)
     source = CheckpointParameters(checkpoint, views)
-    return build_text_model(parse_text(configs["text"]), source, get_device("cpu"))
+    return text_model(configs["text"], source)
 
 
 @pytest.fixture(scope="module")
 def model(tiny_moe: Path) -> TextModel:
     return build(tiny_moe)
-
-
-def run(model: TextModel, ids: np.ndarray, bounds: list[int]) -> np.ndarray:
-    """Logits of all positions, the sequence executed in parts."""
-    state = model.new_state(len(ids))
-    parts = [model.forward(ids[begin:end], state) for begin, end in pairwise(bounds)]
-    return np.concatenate([model.logits(hidden) for hidden in parts])
 
 
 def test_the_checkpoint_is_the_one_of_the_goldens(tiny_moe: Path):
@@ -72,23 +63,23 @@ def golden(length: int) -> np.ndarray:
 
 def test_greedy_continuation(model: TextModel):
     prompt, expected = GOLDENS["tokens_33"], GOLDENS["greedy_33"]
-    state = model.new_state(len(prompt) + len(expected))
-    logits = model.logits(model.forward(prompt, state)[-1:])[0]
+    sequence = Sequence(model, len(prompt) + len(expected))
+    logits = sequence.logits(prompt)[-1]
     found = []
     for _ in range(len(expected)):
         found.append(int(logits.argmax()))
-        logits = model.logits(model.forward(np.array(found[-1:]), state))[0]
+        logits = sequence.logits(found[-1:])[0]
     assert found == expected.tolist()
 
 
 def test_sequences_in_turns_do_not_touch_each_other(model: TextModel):
-    states = {length: model.new_state(length) for length in (33, 64)}
+    sequences = {length: Sequence(model, length) for length in (33, 64)}
     rows: dict[int, list[np.ndarray]] = {33: [], 64: []}
     for begin in range(0, 64, 11):
-        for length, state in states.items():
+        for length, sequence in sequences.items():
             ids = GOLDENS[f"tokens_{length}"][begin : begin + 11]
             if len(ids):
-                rows[length].append(model.logits(model.forward(ids, state)))
+                rows[length].append(sequence.logits(ids))
     for length, found in rows.items():
         np.testing.assert_allclose(np.concatenate(found), golden(length), rtol=0, atol=TOLERANCE)
 

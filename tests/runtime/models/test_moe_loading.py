@@ -12,7 +12,10 @@ import pytest
 from ninfer_runtime.device import get_device
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.models.qwen3_5.component_config import parse_text
-from ninfer_runtime.models.qwen3_5.weights import TextWeights, build_text_model
+from ninfer_runtime.models.qwen3_5.config import ModelConfig
+from ninfer_runtime.models.qwen3_5.parameters import parameters
+from ninfer_runtime.models.qwen3_5.weights import build_text_model
+from ninfer_runtime.weights.host import HostWeights
 
 E, D, INNER = 64, 64, 48
 CONFIG: dict[str, Any] = {
@@ -55,15 +58,19 @@ class FreshParameters:
 
 
 @pytest.fixture
-def weights() -> TextWeights:
-    return TextWeights(parse_text(CONFIG), FreshParameters(), get_device("cpu"))
+def weights() -> HostWeights:
+    return host_weights(FreshParameters())
 
 
-def test_experts_are_loaded_without_a_second_copy_of_a_bank(weights: TextWeights):
+def host_weights(source: FreshParameters) -> HostWeights:
+    return HostWeights(parameters(ModelConfig(parse_text(CONFIG))), source, get_device("cpu"))
+
+
+def test_experts_are_loaded_without_a_second_copy_of_a_bank(weights: HostWeights):
     bank_bytes = 4 * E * 2 * INNER * D
     tracemalloc.start()
     try:
-        model = build_text_model(parse_text(CONFIG), FreshParameters(), get_device("cpu"))
+        model = build_text_model(parse_text(CONFIG), host_weights(FreshParameters()))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -75,11 +82,11 @@ def test_experts_are_loaded_without_a_second_copy_of_a_bank(weights: TextWeights
 
 def test_every_parameter_is_read_once():
     source = FreshParameters()
-    build_text_model(parse_text(CONFIG), source, get_device("cpu"))
+    build_text_model(parse_text(CONFIG), host_weights(source))
     assert len(source.read_names) == len(set(source.read_names)) == 3 + 2 * (9 + 2 + 3 * E + 3)
 
 
-def test_a_bank_holds_the_experts_in_order(weights: TextWeights):
+def test_a_bank_holds_the_experts_in_order(weights: HostWeights):
     block = "text/layers/1/"
     names = [f"{block}moe/experts/{e}/{role}" for e in range(E) for role in ("gate", "up")]
     bank = weights.bank(names).array

@@ -172,7 +172,7 @@ def test_a_tied_head_comes_from_the_embedding(checkpoint_config, tiny_checkpoint
 def test_the_convolution_is_transposed(tiny_model, tiny_checkpoint):
     stored = tiny_checkpoint.read("model.language_model.layers.0.linear_attn.conv1d.weight")
     weight = stored.astype(np.float32).reshape(1024, 1, 4)
-    loaded = tiny_model.blocks[0].mixer.convolution.array
+    loaded = tiny_model.blocks[0].mixer.weights.convolution.array
     for tap in range(4):
         np.testing.assert_array_equal(loaded[tap], weight[:, 0, tap])
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import sqrt
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runtime.models.conftest import text_model
 from tests.runtime.models.oracle import oracle_logits
+from tests.runtime.models.sequences import Sequence
+from tests.runtime.models.sequences import run as run_parts
 
-from ninfer_runtime.device import get_device
-from ninfer_runtime.errors import OpArgumentError, StartupError
+from ninfer_runtime.errors import OpArgumentError, StartupError, UnsupportedOpError
+from ninfer_runtime.kv.formats import FP32, KV_FORMATS
 from ninfer_runtime.models.qwen3_5.component_config import parse_text
 from ninfer_runtime.models.qwen3_5.config import ModelConfig
 from ninfer_runtime.models.qwen3_5.model import TextModel
 from ninfer_runtime.models.qwen3_5.parameters import parameters
-from ninfer_runtime.models.qwen3_5.weights import build_text_model
 
 TOLERANCE = 2e-4  # the float32 reference of the tiny model differs from itself by 4e-5
 
@@ -137,19 +137,12 @@ class RandomParameters:
 
 def build(config: dict, seed: int = 1) -> tuple[TextModel, dict[str, np.ndarray]]:
     source = RandomParameters(config, seed)
-    return build_text_model(parse_text(config), source, get_device("cpu")), source.values
+    return text_model(config, source), source.values
 
 
 def run(model: TextModel, ids: list[int], cuts: list[int]) -> np.ndarray:
     """Logits of all positions, the sequence executed in parts that end at `cuts`."""
-    state = model.new_state(len(ids))
-    bounds = [0, *cuts, len(ids)]
-    rows = [
-        model.logits(model.forward(np.array(ids[begin:end]), state))
-        for begin, end in pairwise(bounds)
-    ]
-    assert state.length == len(ids)
-    return np.concatenate(rows)
+    return run_parts(model, ids, [0, *cuts, len(ids)])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -179,15 +172,6 @@ def test_token_by_token_equals_one_pass():
     np.testing.assert_allclose(stepwise, run(model, ids, []), rtol=0, atol=TOLERANCE)
 
 
-def test_sequences_do_not_touch_each_other():
-    model, _ = build(AWKWARD)
-    first, second = model.new_state(20), model.new_state(20)
-    ids = np.arange(10)
-    alone = model.forward(ids, model.new_state(20)).array.copy()
-    model.forward(ids[::-1].copy(), first)
-    np.testing.assert_array_equal(model.forward(ids, second).array, alone)
-
-
 @pytest.mark.parametrize("dropped", ["gdn/dt_bias", "gdn/norm", "attention/key_norm", "final_norm"])
 def test_each_small_parameter_matters(dropped):
     source = RandomParameters(STANDARD, 1)
@@ -196,56 +180,42 @@ def test_each_small_parameter_matters(dropped):
     for name, values in source.values.items():
         if name.endswith(dropped):
             values[:] = 0
-    model = build_text_model(parse_text(STANDARD), source, get_device("cpu"))
+    model = text_model(STANDARD, source)
     assert np.abs(run(model, ids, []) - expected).max() > 10 * TOLERANCE
 
 
-def test_state_reports_its_memory():
-    model, _ = build(STANDARD)
-    state = model.new_state(1000)
-    fixed = 3 * 4 * (3 * 512 + 4 * 64 * 64)
-    assert state.num_bytes == fixed
-    model.forward(np.arange(5), state)
-    assert state.num_bytes == fixed + 256 * 2 * 2 * 64 * 4
-    assert (state.length, state.capacity) == (5, 1000)
-
-
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_memory_of_a_full_state_is_known_before(name):
+def test_the_memory_of_a_state_is_known_before(name):
     model, _ = build(CONFIGS[name])
-    state = model.new_state(300)
-    model.forward(np.arange(300) % 100, state)
-    assert model.state_bytes(300) == state.num_bytes
+    sizes: dict[str, Any] = {"num_pages": 5, "num_slots": 3, "ring": 6, "kv_format": FP32}
+    state = model.new_state(**sizes)
+    assert model.state_bytes(**sizes) == state.num_bytes
+    taken = [tensor.array.nbytes for pages in state.pages for tensor in pages.tensors]
+    taken += [each.array.nbytes for slots in state.slots for each in (slots.state, slots.records)]
+    assert state.num_bytes == sum(taken)
 
 
-@pytest.mark.parametrize(
-    ("ids", "said"),
-    [
-        (np.array([0, 512]), "ids in 0..511, found 512"),
-        (np.array([-1, 3]), "ids in 0..511, found -1"),
-        (np.arange(11), "at most 10 tokens, found 11"),
-        (np.array([], np.int64), "T >= 1"),
-        (np.array([[1, 2]]), "T >= 1"),
-        (np.array([1.0]), "integers, found float64"),
-    ],
-)
-def test_wrong_tokens_are_refused_and_change_nothing(ids, said):
+def test_pages_of_a_state_hold_64_tokens_and_slots_hold_records():
     model, _ = build(STANDARD)
-    state = model.new_state(10)
-    with pytest.raises(OpArgumentError, match=said):
-        model.forward(ids, state)
-    assert state.length == 0
-    expected = model.forward(np.array([5]), model.new_state(10)).array
-    np.testing.assert_array_equal(model.forward(np.array([5]), state).array, expected)
+    state = model.new_state(num_pages=5, num_slots=3, ring=6, kv_format=FP32)
+    assert state.num_bytes == (
+        5 * 64 * 2 * 2 * 64 * 4  # one attention layer: keys and values of two heads of 64
+        + 3 * 3 * 4 * (4 * 64 * 64 + 6 * (512 + 2 * 4))  # three recurrent ones, three slots each
+    )
 
 
-def test_wrong_states_are_refused():
+@pytest.mark.parametrize("name", ["bf16", "int8", "fp8", "nvfp4", "k8v4"])
+def test_formats_that_code_rows_of_256_refuse_other_heads(name):
     model, _ = build(STANDARD)
-    with pytest.raises(OpArgumentError, match="at least 1 token, found 0"):
-        model.new_state(0)
-    foreign = SimpleNamespace(length=0, capacity=9, num_bytes=0)
-    with pytest.raises(OpArgumentError, match="'state'"):
-        model.forward(np.array([1]), foreign)
+    with pytest.raises(UnsupportedOpError, match=f"{name} with heads of 64"):
+        model.new_state(num_pages=1, num_slots=1, ring=4, kv_format=KV_FORMATS[name])
+
+
+def test_ids_outside_the_vocabulary_are_refused():
+    model, _ = build(STANDARD)
+    for ids, found in ([0, 512], "512 at position 1"), ([-1, 3], "-1 at position 0"):
+        with pytest.raises(OpArgumentError, match=rf"ids in 0..511, found {found}"):
+            Sequence(model, 10).forward(ids)
 
 
 def test_a_model_without_full_attention_is_refused():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ninfer_runtime.device.dtypes import bf16_to_float32, float32_to_bf16
 from ninfer_runtime.kv import row_codecs
 from ninfer_runtime.kv.hadamard import transform_rows
 from ninfer_runtime.kv.row_codecs import Encoded, RowCodec
@@ -18,13 +19,17 @@ class RowFormat:
     Attributes:
         codec: How a row is coded.
         transformed: Whether its Hadamard transform is what is coded.
+        rounded: Whether a row is rounded to bf16 before.
     """
 
     codec: RowCodec
     transformed: bool
+    rounded: bool = True
 
     def encode(self, rows: np.ndarray) -> Encoded:
-        """Code float32 rows [..., 256]."""
+        """Code float32 rows [..., HD]."""
+        if self.rounded:
+            rows = bf16_to_float32(float32_to_bf16(rows))
         return self.codec.encode(transform_rows(rows) if self.transformed else rows)
 
 
@@ -41,6 +46,11 @@ class KVFormat:
     name: str
     key: RowFormat
     value: RowFormat
+
+    @property
+    def any_head_dim(self) -> bool:
+        """Whether rows of other lengths than 256 are stored as well."""
+        return self.key.codec.any_head_dim and self.value.codec.any_head_dim
 
 
 def _kv_format(name: str, key: RowCodec, value: RowCodec) -> KVFormat:
@@ -62,4 +72,13 @@ KV_FORMATS = {
         _kv_format("k8v4", row_codecs.FP8, row_codecs.NVFP4),
     )
 }
-"""By name."""
+"""Those of every device, by name, the default of a GPU first."""
+
+_ROWS_AS_THEY_ARE = RowFormat(row_codecs.FP32, transformed=False, rounded=False)
+FP32 = KVFormat("fp32", _ROWS_AS_THEY_ARE, _ROWS_AS_THEY_ARE)
+"""Keys and values as they were computed, for exactness and for heads of any size: of the CPU only."""
+
+
+def kv_formats(device_kind: str) -> dict[str, KVFormat]:
+    """The formats of a kind of device by name, its default first."""
+    return {FP32.name: FP32, **KV_FORMATS} if device_kind == "cpu" else KV_FORMATS

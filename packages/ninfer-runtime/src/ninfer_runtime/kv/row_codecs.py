@@ -1,6 +1,7 @@
-"""How one key or value row of 256 components is stored: the codecs of engine specification 4.3.
+"""How one key or value row is stored: the codecs of engine specification 4.3, and fp32.
 
-`encode` takes the float32 values of bf16 rows, already transformed where the format asks for it.
+`encode` takes the float32 values of bf16 rows (of fp32: of any rows), already transformed where the
+format asks for it. All codecs but fp32 are for rows of 256 components.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from ninfer_runtime.device.dtypes import DType, bf16_to_float32, float32_to_bf16
+from ninfer_runtime.device.dtypes import STORAGE, DType, bf16_to_float32, float32_to_bf16
 
 HEAD_DIM = 256
 FP16_MAX = np.float32(65504)
@@ -30,13 +31,14 @@ class RowCodec:
 
     Attributes:
         name: Its name.
-        number: The same in kernels (kv_rows.cuh).
+        number: The same in kernels (kv_rows.cuh); fp32 is in none.
         code_dtype: Element type of the codes.
-        code_width: Elements of the codes of a row.
+        code_width: Elements of the codes of a row of 256 components.
         scale_dtype: Element type of the scales, None without scales.
         scale_width: Scales of a row.
         encode: Float32 rows [..., 256] to what is stored.
         decode: What is stored, one argument each, to float32 rows.
+        any_head_dim: Whether rows of other lengths are stored as well, each component for itself.
     """
 
     name: str
@@ -47,6 +49,26 @@ class RowCodec:
     scale_width: int
     encode: Callable[[np.ndarray], Encoded]
     decode: Callable[..., np.ndarray]
+    any_head_dim: bool = False
+
+    def codes_of(self, head_dim: int) -> int:
+        """Elements of the codes of a row of `head_dim` components."""
+        return head_dim if self.any_head_dim else self.code_width
+
+    def row_bytes(self, head_dim: int) -> int:
+        """Bytes of a row of `head_dim` components."""
+        codes = self.codes_of(head_dim) * STORAGE[self.code_dtype].itemsize
+        if self.scale_dtype is None:
+            return codes
+        return codes + self.scale_width * STORAGE[self.scale_dtype].itemsize
+
+
+def _encode_fp32(rows: np.ndarray) -> Encoded:
+    return (rows,)
+
+
+def _decode_fp32(codes: np.ndarray) -> np.ndarray:
+    return codes
 
 
 def _encode_bf16(rows: np.ndarray) -> Encoded:
@@ -135,4 +157,7 @@ INT8 = RowCodec("int8", 2, DType.INT8, HEAD_DIM, DType.FP16, 4, _encode_int8, _d
 FP8 = RowCodec("fp8", 3, DType.UINT8, HEAD_DIM, DType.FP16, 1, _encode_fp8, _decode_fp8)
 NVFP4 = RowCodec(
     "nvfp4", 4, DType.UINT8, HEAD_DIM // 2, DType.UINT8, 16, _encode_nvfp4, _decode_nvfp4
+)
+FP32 = RowCodec(
+    "fp32", -1, DType.FP32, HEAD_DIM, None, 0, _encode_fp32, _decode_fp32, any_head_dim=True
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.kv.cache import KVCache
+from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.layers.linear import Linear, StackedLinear
 from ninfer_runtime.layers.norm import OffsetRMSNorm
-from ninfer_runtime.ops.attention import attention
-from ninfer_runtime.ops.rotary import rotary
-from ninfer_runtime.ops.sigmoid_gate import sigmoid_gate
+from ninfer_runtime.ops.attention_inputs import attention_inputs
+from ninfer_runtime.ops.linear import Product
+from ninfer_runtime.ops.paged_arguments import Spans
+from ninfer_runtime.ops.paged_attention import paged_attention
 
 
 class GatedAttention:
@@ -17,7 +18,7 @@ class GatedAttention:
     Args:
         projection: Query [H·HD], key [KH·HD], gate [H·HD] and value [KH·HD], in this order.
         query_norm: Norm of each query head, over HD.
-        key_norm: Norm of each key head, over HD.
+        key_norm: Norm of each key head, over HD, with the same eps.
         output: Projection from H·HD to D.
         head_dim: HD.
     """
@@ -36,24 +37,36 @@ class GatedAttention:
         self.output = output
         self.head_dim = head_dim
 
-    def __call__(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
-        """Mix the tokens `x` [T, D] with those in `cache`, to which they are appended.
+    def __call__(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], pages: KVPages, spans: Spans
+    ) -> Product:
+        """Mix new tokens with the earlier ones of their sequences, and append them to the pages.
 
         Args:
-            x: Normalised hidden rows.
-            rotation: Cosines and sines of the positions of `x`, each [T, R].
-            cache: Keys and values of the sequence.
+            x: [B·C, D]: normalised hidden rows.
+            rotation: Cosines and sines of their positions, each [B·C, R].
+            pages: Keys and values of this layer.
+            spans: Where the B sequences stand in them.
 
         Returns:
-            [T, D].
+            [B·C, D], still to be computed.
         """
-        T = x.shape[0]
-        query, key, gate, value = self.projection(x)
-        query = self.query_norm(query.reshape(T, -1, self.head_dim))
-        key = self.key_norm(key.reshape(T, -1, self.head_dim))
-        cos, sin = rotation
-        rotary(query, cos, sin, out=query)
-        rotary(key, cos, sin, out=key)
-        keys, values = cache.append(key, value.reshape(T, -1, self.head_dim))
-        mixed = attention(query, keys, values, scale=self.head_dim**-0.5).reshape(T, -1)
-        return self.output(sigmoid_gate(mixed, gate, out=mixed))
+        T, B = x.shape[0], spans.before.shape[0]
+        query, key, gate, value = (
+            part.reshape(B, T // B, -1, self.head_dim) for part in self.projection(x)
+        )
+        cos, sin = (part.reshape(B, T // B, -1) for part in rotation)
+        query = attention_inputs(
+            query,
+            key,
+            value,
+            self.query_norm.weight,
+            self.key_norm.weight,
+            cos,
+            sin,
+            pages,
+            spans,
+            eps=self.query_norm.eps,
+        )
+        mixed = paged_attention(query, gate, pages, spans, scale=self.head_dim**-0.5)
+        return self.output.later(mixed.reshape(T, -1))

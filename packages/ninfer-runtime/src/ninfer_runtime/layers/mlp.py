@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.layers.linear import Linear, StackedLinear
+from ninfer_runtime.ops.linear import Product
 from ninfer_runtime.ops.swiglu import swiglu
 
 
@@ -19,7 +20,7 @@ class GatedMLP:
         self.gate_up = gate_up
         self.down = down
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map `x` [T, D] to [T, D]."""
+    def __call__(self, x: Tensor) -> Product:
+        """Map `x` [T, D] to [T, D]; the last product is still to be computed."""
         gate, up = self.gate_up(x)
-        return self.down(swiglu(gate, up))
+        return self.down.later(swiglu(gate, up))

@@ -11,8 +11,8 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.layers.linear import Observe
 from ninfer_runtime.ops.embedding import embedding
-from ninfer_runtime.ops.linear import linear
-from ninfer_runtime.ops.moe_experts import ExpertWeights, Weight, moe_experts
+from ninfer_runtime.ops.linear import Weight, linear
+from ninfer_runtime.ops.moe_experts import ExpertWeights, moe_experts
 from ninfer_runtime.ops.moe_router import Routing, moe_router
 from ninfer_runtime.ops.swiglu import swiglu
 

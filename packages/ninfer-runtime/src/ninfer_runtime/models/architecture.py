@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
     from ninfer_runtime.device.tensor import Tensor
+    from ninfer_runtime.kv.formats import KVFormat
+    from ninfer_runtime.kv.state import ModelState
     from ninfer_runtime.models.parameter_source import ParameterSource
+    from ninfer_runtime.models.step import Step
+    from ninfer_runtime.weights.store import WeightStore
 
 ComponentConfigs = Mapping[str, Mapping[str, Any]]
 """The `config` object of each component of an artifact, by component id."""
@@ -79,7 +83,7 @@ class ModelMemory:
     Attributes:
         weight_bytes: Loaded weights.
         loading_bytes: The most that the weights take while they are loaded.
-        cache_bytes: Keys and values of one sequence that has reached its capacity.
+        cache_bytes: Pages for the keys and values of one sequence.
         recurrent_bytes: State of one sequence that does not grow with its length.
     """
 
@@ -89,27 +93,13 @@ class ModelMemory:
     recurrent_bytes: int
 
 
-class SequenceState(Protocol):
-    """Everything that one sequence leaves behind for its next token."""
-
-    @property
-    def length(self) -> int:
-        """Number of tokens executed so far."""
-        ...
-
-    @property
-    def capacity(self) -> int:
-        """Number of tokens that fit."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes taken now; a state may grow with its length."""
-        ...
-
-
 class LanguageModel(Protocol):
     """A loaded text model."""
+
+    @property
+    def device(self) -> Device:
+        """Where it lies and is executed."""
+        ...
 
     @property
     def vocab_size(self) -> int:
@@ -126,24 +116,46 @@ class LanguageModel(Protocol):
         """Bytes that the loaded weights take on the device."""
         ...
 
-    def state_bytes(self, capacity: int) -> int:
-        """Bytes of the state of one sequence that has reached `capacity` tokens."""
+    def state_bytes(self, *, num_pages: int, num_slots: int, ring: int, kv_format: KVFormat) -> int:
+        """Bytes of what `new_state` makes; nothing is allocated."""
         ...
 
-    def new_state(self, capacity: int) -> SequenceState:
-        """Make an empty state for one sequence of at most `capacity` tokens."""
-        ...
+    def new_state(
+        self, *, num_pages: int, num_slots: int, ring: int, kv_format: KVFormat
+    ) -> ModelState:
+        """Make memory for the states of many sequences.
 
-    def forward(self, token_ids: np.ndarray, state: SequenceState) -> Tensor:
-        """Execute `token_ids` [T] after what `state` holds; returns hidden rows [T, D].
+        Args:
+            num_pages: Pages of `ninfer_runtime.kv.pages.PAGE_TOKENS` tokens in each attention layer.
+            num_slots: States in each recurrent layer.
+            ring: Records of a slot; more than the convolutions reach back, and as many as new tokens
+                that are not committed at once besides.
+            kv_format: How keys and values are stored.
 
-        The rows are normalised by the final norm, ready for `logits`. Any split of a sequence
-        into calls gives the same rows.
+        Raises:
+            UnsupportedOpError: The device cannot store this model's keys and values so.
         """
         ...
 
-    def logits(self, hidden: Tensor) -> np.ndarray:
-        """Multiply hidden rows [T, D] with the output head; float32 [T, V] on the host."""
+    def forward(self, step: Step, state: ModelState) -> Tensor:
+        """Execute new tokens of some sequences and advance their states; nothing is waited for.
+
+        What a sequence gets depends on no other one, nor, but for the rounding of sums, on how it
+        was cut into steps.
+
+        Args:
+            step: The tokens and where their states lie. A caller checks before that ids and places
+                exist: what does not is undefined.
+            state: From `new_state`.
+
+        Returns:
+            Hidden rows [B·C, D] after the final norm, of the device's activation dtype, ready for
+            `logits`. A row whose column its sequence does not have is undefined.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Multiply hidden rows [T, D] with the output head: fp32 [T, V] on the device."""
         ...
 
 
@@ -188,6 +200,10 @@ class LayeredText(Protocol):
 
 ObserveInput = Callable[[str, "Tensor"], None]
 """Looks at the input of a projection: its logical name and its rows [T, K]."""
+
+
+Advance = Callable[[int, str], None]
+"""Counts what has been loaded, in bytes, and names it."""
 
 
 class Architecture(Protocol):
@@ -247,10 +263,12 @@ class Architecture(Protocol):
         """Files beside the weights that the component needs, for example ``tokenizer.json``."""
         ...
 
-    def memory(self, artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+    def memory(
+        self, artifact: Artifact, device: Device, capacity: int, kv_format: KVFormat
+    ) -> ModelMemory:
         """What `load` will take, and one sequence of `capacity` tokens; no weight is read.
 
-        Raises the same errors as `load`.
+        Raises the same errors as `load` and as `LanguageModel.new_state`.
         """
         ...
 
@@ -264,8 +282,22 @@ class Architecture(Protocol):
         """
         ...
 
-    def load(self, artifact: Artifact, device: Device) -> LanguageModel:
+    def build(self, configs: ComponentConfigs, store: WeightStore) -> LanguageModel:
+        """Build the text model of the weights in a store, on its device.
+
+        Raises:
+            UnsupportedConfigError: The configuration is not one of the family.
+            CapacityError: The weights do not fit into the free memory of the device.
+        """
+        ...
+
+    def load(self, artifact: Artifact, device: Device, advance: Advance) -> LanguageModel:
         """Bind the parameters of `artifact` and build the text model on `device`.
+
+        Args:
+            artifact: The artifact.
+            device: Where the model shall lie.
+            advance: Called with bytes and a name for each weight that is loaded.
 
         Raises:
             ArtifactError: A parameter is not bound or has another size.

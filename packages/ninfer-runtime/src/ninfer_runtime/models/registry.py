@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from ninfer_format.errors import UnsupportedConfigError
-from ninfer_runtime.models.architecture import Architecture, LanguageModel, ModelMemory
+from ninfer_runtime.models.architecture import Advance, Architecture, LanguageModel, ModelMemory
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
+    from ninfer_runtime.kv.formats import KVFormat
 
 QWEN3_5 = "ninfer_runtime.models.qwen3_5.architecture:ARCHITECTURE"
 
@@ -40,23 +41,32 @@ def known_names() -> str:
     return ", ".join(ARCHITECTURES)
 
 
-def load_model(artifact: Artifact, device: Device) -> LanguageModel:
+def load_model(
+    artifact: Artifact, device: Device, advance: Advance = lambda num_bytes, name: None
+) -> LanguageModel:
     """Load the text model of an artifact onto a device.
+
+    Args:
+        artifact: The artifact.
+        device: Where it shall lie.
+        advance: Called with bytes and a name for each weight that is loaded.
 
     Raises:
         ArtifactError: A parameter is not bound or has another size.
         UnsupportedConfigError: The architecture or its configuration is not implemented.
         CapacityError: The weights do not fit into the device's memory.
     """
-    return _architecture_of(artifact).load(artifact, device)
+    return _architecture_of(artifact).load(artifact, device, advance)
 
 
-def model_memory(artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+def model_memory(
+    artifact: Artifact, device: Device, capacity: int, kv_format: KVFormat
+) -> ModelMemory:
     """What `load_model` will take, and one sequence of `capacity` tokens; no weight is read.
 
-    Raises the same errors as `load_model`.
+    Raises the same errors as `load_model` and as `LanguageModel.new_state`.
     """
-    return _architecture_of(artifact).memory(artifact, device, capacity)
+    return _architecture_of(artifact).memory(artifact, device, capacity, kv_format)
 
 
 def _architecture_of(artifact: Artifact) -> Architecture:

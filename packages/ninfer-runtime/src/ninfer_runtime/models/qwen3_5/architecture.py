@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ninfer_runtime.models.architecture import (
+    Advance,
     Architecture,
     ComponentConfigs,
     LanguageModel,
@@ -26,7 +27,9 @@ from ninfer_runtime.models.qwen3_5.draft_config import DFLASH, DFLASH2
 if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
+    from ninfer_runtime.kv.formats import KVFormat
     from ninfer_runtime.models.parameter_source import ParameterSource
+    from ninfer_runtime.weights.store import WeightStore
 
 RESOURCE_ROLES = {
     "text": (
@@ -83,11 +86,13 @@ class Qwen35Architecture:
         """Files beside the weights that the component needs."""
         return RESOURCE_ROLES.get(component, ())
 
-    def memory(self, artifact: Artifact, device: Device, capacity: int) -> ModelMemory:
+    def memory(
+        self, artifact: Artifact, device: Device, capacity: int, kv_format: KVFormat
+    ) -> ModelMemory:
         """What `load` will take, and one sequence of `capacity` tokens."""
         from ninfer_runtime.models.qwen3_5.loading import text_model_memory
 
-        return text_model_memory(artifact, device, capacity)
+        return text_model_memory(artifact, device, capacity, kv_format)
 
     def layered(
         self, configs: ComponentConfigs, source: ParameterSource, device: Device
@@ -97,12 +102,18 @@ class Qwen35Architecture:
 
         return LayeredTextModel(parse_components(configs).text, source, device)
 
-    def load(self, artifact: Artifact, device: Device) -> LanguageModel:
+    def build(self, configs: ComponentConfigs, store: WeightStore) -> LanguageModel:
+        """Build the text model of the weights in a store, on its device."""
+        from ninfer_runtime.models.qwen3_5.weights import build_text_model
+
+        return build_text_model(parse_components(configs).text, store)
+
+    def load(self, artifact: Artifact, device: Device, advance: Advance) -> LanguageModel:
         """Bind the parameters of `artifact` and build the text model on `device`."""
         # The converter uses this object too and needs none of the layers.
         from ninfer_runtime.models.qwen3_5.loading import load_text_model
 
-        return load_text_model(artifact, device)
+        return load_text_model(artifact, device, advance)
 
 
 ARCHITECTURE: Architecture = Qwen35Architecture()

@@ -8,11 +8,20 @@ from dataclasses import replace
 import numpy as np
 
 from ninfer_runtime.device.base import Device
+from ninfer_runtime.kv.formats import kv_formats
+from ninfer_runtime.kv.pages import PAGE_TOKENS
+from ninfer_runtime.kv.slots import RING
 from ninfer_runtime.models.architecture import ObserveInput, TextLayer
 from ninfer_runtime.models.parameter_source import ParameterSource
-from ninfer_runtime.models.qwen3_5.config import TextConfig
-from ninfer_runtime.models.qwen3_5.model import Block, new_state, text_rotation
-from ninfer_runtime.models.qwen3_5.weights import TextWeights, rope_of
+from ninfer_runtime.models.qwen3_5.config import ModelConfig, TextConfig
+from ninfer_runtime.models.qwen3_5.model import Block, text_rotation
+from ninfer_runtime.models.qwen3_5.parameters import parameters
+from ninfer_runtime.models.qwen3_5.states import new_state
+from ninfer_runtime.models.qwen3_5.weights import TextLayers, rope_of
+from ninfer_runtime.models.step import Place, text_step
+from ninfer_runtime.ops.add import add
+from ninfer_runtime.ops.linear import Product
+from ninfer_runtime.weights.host import HostWeights
 
 HEAD_INPUT = "text/final_hidden"
 
@@ -44,7 +53,7 @@ class LayeredTextModel:
 
     def embed(self, token_ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Hidden rows [T, D] before the first layer."""
-        embedding = TextWeights(self._config, self._source, self._device).embedding()
+        embedding = self._layers().embedding()
         return [
             self._device.to_host(embedding(self._device.from_host(ids.astype(np.int32))))
             for ids in token_ids
@@ -52,24 +61,39 @@ class LayeredTextModel:
 
     def load_layer(self, index: int, observe: ObserveInput) -> TextLayer:
         """Load one layer."""
-        block = TextWeights(self._config, self._source, self._device, observe).block(index)
+        block = self._layers(observe).block(index)
 
         def execute(rows: np.ndarray) -> np.ndarray:
             return self._execute(index, block, rows)
 
         return execute
 
-    def _execute(self, index: int, block: Block, rows: np.ndarray) -> np.ndarray:
-        T = len(rows)
-        own = replace(self._config, mixers=self._config.mixers[index : index + 1])
-        state = new_state(own, T, self._device)
-        # The layer writes into its rows.
-        x = self._device.from_host(rows.copy())
-        rotation = text_rotation(self._rope, 0, T, self._device)
-        block(x, rotation, iter(state.caches), iter(state.recurrent))
-        return self._device.to_host(x)
-
     def observe_head(self, rows: np.ndarray, observe: ObserveInput) -> None:
         """Show what the output head gets."""
-        norm = TextWeights(self._config, self._source, self._device).final_norm()
+        norm = self._layers().final_norm()
         observe(HEAD_INPUT, norm(self._device.from_host(rows)))
+
+    def _layers(self, observe: ObserveInput | None = None) -> TextLayers:
+        wanted = parameters(ModelConfig(self._config))
+        store = HostWeights(wanted, self._source, self._device)
+        return TextLayers(self._config, store, observe)
+
+    def _execute(self, index: int, block: Block, rows: np.ndarray) -> np.ndarray:
+        pages = tuple(range(-(-len(rows) // PAGE_TOKENS)))
+        state = new_state(
+            replace(self._config, mixers=self._config.mixers[index : index + 1]),
+            self._device,
+            num_pages=len(pages),
+            num_slots=1,
+            ring=RING,
+            kv_format=next(iter(kv_formats(self._device.kind).values())),
+        )
+        # The tokens are known as rows only; which ids the step has does not matter.
+        step = text_step(self._device, [np.zeros(len(rows), np.int32)], [Place(pages)])
+        # The layer writes into its rows.
+        x = self._device.from_host(rows.copy())
+        rotation = text_rotation(self._rope, step)
+        added = block(x, None, rotation, step, iter(state.pages), iter(state.slots))
+        if isinstance(added, Product):
+            added = added.compute()
+        return self._device.to_host(add(x, added, out=x))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ninfer_runtime.device.base import Device
+from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.errors import OpArgumentError
-from ninfer_runtime.kv import DeltaNetState, HybridState, KVCache
+from ninfer_runtime.kv.formats import KVFormat
+from ninfer_runtime.kv.pages import KVPages
+from ninfer_runtime.kv.state import ModelState
 from ninfer_runtime.layers.attention import GatedAttention
 from ninfer_runtime.layers.embedding import Embedding
 from ninfer_runtime.layers.gated_delta_net import GatedDeltaNet
@@ -18,17 +18,12 @@ from ninfer_runtime.layers.linear import Linear
 from ninfer_runtime.layers.mlp import GatedMLP
 from ninfer_runtime.layers.moe import MixtureOfExperts
 from ninfer_runtime.layers.norm import OffsetRMSNorm
-from ninfer_runtime.models.architecture import SequenceState
-from ninfer_runtime.models.qwen3_5.config import (
-    AttentionConfig,
-    DeltaNetConfig,
-    RopeConfig,
-    TextConfig,
-)
-from ninfer_runtime.ops.add import add
+from ninfer_runtime.models.qwen3_5.config import RopeConfig, TextConfig
+from ninfer_runtime.models.qwen3_5.states import new_state, state_bytes
+from ninfer_runtime.models.step import Step
+from ninfer_runtime.ops.gated_delta_net import DeltaSlots
+from ninfer_runtime.ops.linear import Product
 from ninfer_runtime.ops.rotary_table import rotary_table
-
-OP = "qwen3_5.forward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +38,37 @@ class Block:
     def __call__(
         self,
         x: Tensor,
+        added: Tensor | Product | None,
         rotation: tuple[Tensor, Tensor],
-        caches: Iterator[KVCache],
-        recurrent: Iterator[DeltaNetState],
-    ) -> None:
-        """Add to the hidden rows `x` [T, D] what the layer makes of them.
+        step: Step,
+        pages: Iterator[KVPages],
+        slots: Iterator[DeltaSlots],
+    ) -> Tensor | Product:
+        """Execute the layer for hidden rows; sums are taken together with the norms after them.
 
         Args:
-            x: Hidden rows of one sequence.
-            rotation: Cosines and sines of their positions.
-            caches: States of the attention layers from this layer on.
-            recurrent: States of the recurrent layers from this layer on.
+            x: [B·C, D]: what the layers before the last one made; `added` and what the mixer gives
+                are added to it.
+            added: [B·C, D]: what the last layer adds to `x`, None before the first one.
+            rotation: Cosines and sines of the rows' positions, each [B·C, R].
+            step: What is executed.
+            pages: Of the attention layers from this layer on.
+            slots: Of the recurrent layers from this layer on.
+
+        Returns:
+            [B·C, D]: what this layer adds to `x`, which is not yet done.
         """
-        normed = self.input_norm(x)
+        normed = self.input_norm(x, added, for_products=True)
         if isinstance(self.mixer, GatedAttention):
-            mixed = self.mixer(normed, rotation, next(caches))
+            mixed = self.mixer(normed, rotation, next(pages), step.spans)
         else:
-            mixed = self.mixer(normed, next(recurrent))
-        add(x, mixed, out=x)
-        add(x, self.feed_forward(self.post_attention_norm(x)), out=x)
-
-
-def new_state(config: TextConfig, capacity: int, device: Device) -> HybridState:
-    """Make an empty state for one sequence of at most `capacity` tokens."""
-    if capacity < 1:
-        raise OpArgumentError(OP, "capacity", expected="at least 1 token", found=capacity)
-    mixers = config.mixers
-    return HybridState(
-        capacity,
-        [
-            KVCache(mixer.num_key_value_heads, mixer.head_dim, capacity, device)
-            for mixer in mixers
-            if isinstance(mixer, AttentionConfig)
-        ],
-        [
-            DeltaNetState(
-                mixer.linear_conv_kernel_dim,
-                mixer.conv_channels,
-                mixer.linear_num_value_heads,
-                mixer.linear_value_head_dim,
-                mixer.linear_key_head_dim,
-                device,
-            )
-            for mixer in mixers
-            if isinstance(mixer, DeltaNetConfig)
-        ],
-    )
+            mixed = self.mixer(normed, next(slots), step.delta)
+        for_products = isinstance(self.feed_forward, GatedMLP)
+        return self.feed_forward(self.post_attention_norm(x, mixed, for_products=for_products))
 
 
 class TextModel:
-    """Implements `ninfer_runtime.models.architecture.LanguageModel`.
+    """Implements `ninfer_runtime.models.architecture.LanguageModel`; see there for contracts.
 
     Args:
         config: Geometry.
@@ -135,60 +111,41 @@ class TextModel:
         """Longest sequence in tokens that the model was made for."""
         return self.config.max_position_embeddings
 
-    def state_bytes(self, capacity: int) -> int:
-        """Bytes of the state of one sequence that has reached `capacity` tokens."""
-        return self.new_state(capacity).largest_bytes
+    def state_bytes(self, *, num_pages: int, num_slots: int, ring: int, kv_format: KVFormat) -> int:
+        """Bytes of what `new_state` makes."""
+        pages, slots = state_bytes(self.config, self.device, ring=ring, kv_format=kv_format)
+        return num_pages * pages + num_slots * slots
 
-    def new_state(self, capacity: int) -> HybridState:
-        """Make an empty state for one sequence of at most `capacity` tokens."""
-        return new_state(self.config, capacity, self.device)
+    def new_state(
+        self, *, num_pages: int, num_slots: int, ring: int, kv_format: KVFormat
+    ) -> ModelState:
+        """Make memory for the states of many sequences."""
+        return new_state(
+            self.config,
+            self.device,
+            num_pages=num_pages,
+            num_slots=num_slots,
+            ring=ring,
+            kv_format=kv_format,
+        )
 
-    def forward(self, token_ids: np.ndarray, state: SequenceState) -> Tensor:
-        """Execute `token_ids` [T], T ≥ 1, after what `state` holds; returns rows [T, D].
-
-        The rows are normalised by the final norm. After an error the state must not be used.
-
-        Raises:
-            OpArgumentError: An id is outside 0..V-1, the tokens do not fit into the state, or
-                the state was not made by `new_state`.
-        """
-        if not isinstance(state, HybridState):
-            raise OpArgumentError(OP, "state", expected="a HybridState", found=type(state).__name__)
-        ids = self._checked_ids(token_ids, state)
-        x = self.embedding(self.device.from_host(ids))
-        rotation = text_rotation(self.rope, state.length, len(ids), self.device)
-        caches, recurrent = iter(state.caches), iter(state.recurrent)
+    def forward(self, step: Step, state: ModelState) -> Tensor:
+        """Execute new tokens of some sequences; returns hidden rows [B·C, D]."""
+        B, C = step.shape
+        x = self.embedding(step.token_ids.reshape(B * C))
+        rotation = text_rotation(self.rope, step)
+        pages, slots = iter(state.pages), iter(state.slots)
+        added: Tensor | Product | None = None
         for block in self.blocks:
-            block(x, rotation, caches, recurrent)
-        state.length += len(ids)
-        return self.final_norm(x)
+            added = block(x, added, rotation, step, pages, slots)
+        return self.final_norm(x, added)
 
-    def logits(self, hidden: Tensor) -> np.ndarray:
-        """Multiply hidden rows [T, D], or some of them, with the head; float32 [T, V]."""
-        return self.device.to_host(self.head(hidden))
-
-    def _checked_ids(self, token_ids: np.ndarray, state: HybridState) -> np.ndarray:
-        if token_ids.ndim != 1 or not len(token_ids):
-            raise OpArgumentError(OP, "token_ids", expected="[T], T >= 1", found=token_ids.shape)
-        if not np.issubdtype(token_ids.dtype, np.integer):
-            raise OpArgumentError(OP, "token_ids", expected="integers", found=token_ids.dtype)
-        room = state.capacity - state.length
-        if len(token_ids) > room:
-            raise OpArgumentError(
-                OP, "token_ids", expected=f"at most {room} tokens", found=len(token_ids)
-            )
-        smallest, largest = int(token_ids.min()), int(token_ids.max())
-        if smallest < 0 or largest >= self.vocab_size:
-            raise OpArgumentError(
-                OP,
-                "token_ids",
-                expected=f"ids in 0..{self.vocab_size - 1}",
-                found=smallest if smallest < 0 else largest,
-            )
-        return token_ids.astype(np.int32)
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Multiply hidden rows [T, D] with the head: fp32 [T, V]."""
+        out = self.device.empty((hidden.shape[0], self.vocab_size), DType.FP32)
+        return self.head(hidden, out=out)
 
 
-def text_rotation(rope: RopeConfig, begin: int, T: int, device: Device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of T text positions from `begin` on, which are equal on all three axes."""
-    positions = np.tile(np.arange(begin, begin + T, dtype=np.int32), (3, 1))
-    return rotary_table(device.from_host(positions), theta=rope.rope_theta, axes=rope.axes)
+def text_rotation(rope: RopeConfig, step: Step) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the positions of a step, each [B·C, R]."""
+    return rotary_table(step.positions, theta=rope.rope_theta, axes=rope.axes)

@@ -1,16 +1,10 @@
-"""From the values of the parameters to the layers of the text model."""
+"""From the weights in a store to the layers of the text model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import prod
-from typing import Literal
 
-import numpy as np
-
-from ninfer_runtime.device.base import Device
-from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import CapacityError, StartupError
 from ninfer_runtime.layers.attention import GatedAttention
 from ninfer_runtime.layers.embedding import Embedding
@@ -19,11 +13,9 @@ from ninfer_runtime.layers.linear import Linear, Observe, StackedLinear
 from ninfer_runtime.layers.mlp import GatedMLP
 from ninfer_runtime.layers.moe import MixtureOfExperts
 from ninfer_runtime.layers.norm import OffsetRMSNorm
-from ninfer_runtime.models.architecture import LogicalParameter, ObserveInput
-from ninfer_runtime.models.parameter_source import ParameterSource
+from ninfer_runtime.models.architecture import ObserveInput
 from ninfer_runtime.models.qwen3_5.config import (
     AttentionConfig,
-    DeltaNetConfig,
     FeedForward,
     Mixer,
     ModelConfig,
@@ -34,31 +26,32 @@ from ninfer_runtime.models.qwen3_5.config import (
 from ninfer_runtime.models.qwen3_5.model import Block, TextModel
 from ninfer_runtime.models.qwen3_5.moe_weights import mixture
 from ninfer_runtime.models.qwen3_5.parameters import parameters, text_block
+from ninfer_runtime.models.qwen3_5.states import attention_layers
+from ninfer_runtime.ops.gated_delta_net import DeltaWeights
+from ninfer_runtime.weights.store import WeightStore
 
 EMBEDDING = "text/token_embedding"
 OUTPUT_HEAD = "text/output_head"
 
-MATRIX_ORDER: Literal["F"] = "F"
-"""Memory order of projections [N, K]: the product with a single row, which decoding consists of,
-reads memory about twice as fast in this order as in C order (OpenBLAS, weights beyond the cache).
-"""
 
-
-def build_text_model(config: TextConfig, source: ParameterSource, device: Device) -> TextModel:
-    """Read every parameter once, as float32, and build the model on `device`.
+def build_text_model(config: TextConfig, store: WeightStore) -> TextModel:
+    """Load every weight once and build the model on the store's device.
 
     Raises:
         StartupError: ``no_full_attention``: no layer sees the whole sequence.
         CapacityError: The weights do not fit into the free memory of the device.
     """
     rope = rope_of(config)
-    weights = TextWeights(config, source, device)
-    weights.check_capacity()
-    embedding = weights.embedding()
-    head = Linear(embedding.table) if weights.is_tied else weights.matrix(OUTPUT_HEAD)
-    blocks = [weights.block(layer) for layer in range(len(config.mixers))]
+    _check_capacity(store)
+    layers = TextLayers(config, store)
+    embedding = layers.embedding()
+    if store.is_shared(EMBEDDING, OUTPUT_HEAD):
+        head = Linear(embedding.table)
+    else:
+        head = layers.projection(OUTPUT_HEAD)
+    blocks = [layers.block(layer) for layer in range(len(config.mixers))]
     return TextModel(
-        config, rope, embedding, blocks, weights.final_norm(), head, weights.num_bytes, device
+        config, rope, embedding, blocks, layers.final_norm(), head, store.num_bytes, store.device
     )
 
 
@@ -68,68 +61,43 @@ def rope_of(config: TextConfig) -> RopeConfig:
     Raises:
         StartupError: ``no_full_attention``: no layer sees the whole sequence.
     """
-    for mixer in config.mixers:
-        if isinstance(mixer, AttentionConfig):
-            return mixer.rope
+    for layer in attention_layers(config):
+        return layer.rope
     raise StartupError("no_full_attention", "model needs at least one full-attention layer")
 
 
-def weight_memory(config: TextConfig, source: ParameterSource, device: Device) -> tuple[int, int]:
-    """Bytes of the loaded weights, and the most that they take while they are loaded.
+def _check_capacity(store: WeightStore) -> None:
+    free = store.device.memory().free_bytes
+    if store.loading_bytes > free:
+        raise CapacityError(
+            f"loading the weights needs {store.loading_bytes} bytes, "
+            f"but only {free} bytes are free on {store.device.kind}",
+            needed_bytes=store.loading_bytes,
+            free_bytes=free,
+            hint="free memory or use a smaller model",
+        )
 
-    Nothing is read.
-    """
-    weights = TextWeights(config, source, device)
-    return weights.num_bytes, weights.loading_bytes
 
-
-class TextWeights:
-    """Puts parameters on the device and makes layers of them.
+class TextLayers:
+    """Makes layers of the weights in a store.
 
     Args:
         config: Geometry.
-        source: Values of the parameters.
-        device: Where the weights shall lie.
+        store: The weights.
         observe: Is shown every input of every projection.
-
-    Attributes:
-        is_tied: The output head is the embedding's table.
     """
 
     def __init__(
-        self,
-        config: TextConfig,
-        source: ParameterSource,
-        device: Device,
-        observe: ObserveInput | None = None,
+        self, config: TextConfig, store: WeightStore, observe: ObserveInput | None = None
     ) -> None:
         self._config = config
         self._observe = observe
         self._parameters = {p.name: p for p in parameters(ModelConfig(config))}
-        self._source = source
-        self._device = device
-        self.is_tied = source.is_shared(EMBEDDING, OUTPUT_HEAD)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all weights in float32; a shared table counts once."""
-        return sum(
-            _num_bytes(parameter)
-            for name, parameter in self._parameters.items()
-            if not (self.is_tied and name == OUTPUT_HEAD)
-        )
-
-    @property
-    def loading_bytes(self) -> int:
-        """Bytes at the worst moment of loading: a matrix exists in C order and in its own."""
-        copied = self._parameters.keys() - {EMBEDDING}
-        if self.is_tied:
-            copied -= {OUTPUT_HEAD}
-        return self.num_bytes + max(_num_bytes(self._parameters[name]) for name in copied)
+        self.store = store
 
     def embedding(self) -> Embedding:
         """The table of the tokens."""
-        return Embedding(self.tensor(EMBEDDING))
+        return Embedding(self.store.table(EMBEDDING))
 
     def block(self, layer: int) -> Block:
         """One layer of the text model."""
@@ -137,28 +105,23 @@ class TextWeights:
 
     def final_norm(self) -> OffsetRMSNorm:
         """The norm before the output head."""
-        return OffsetRMSNorm(self.tensor("text/final_norm"), self._config.rms_norm_eps)
+        return self.norm("text/final_norm")
 
-    def check_capacity(self) -> None:
-        """Refuse weights that do not fit; see `build_text_model`."""
-        free = self._device.memory().free_bytes
-        if self.loading_bytes > free:
-            raise CapacityError(
-                f"loading the weights in float32 needs {self.loading_bytes} bytes, "
-                f"but only {free} bytes are free on {self._device.kind}",
-                needed_bytes=self.loading_bytes,
-                free_bytes=free,
-                hint="free memory or use a smaller model",
-            )
+    def norm(self, name: str) -> OffsetRMSNorm:
+        """A norm relative to one."""
+        return OffsetRMSNorm(self.store.tensor(name), self._config.rms_norm_eps)
 
-    def tensor(self, name: str) -> Tensor:
-        """A parameter as it is."""
-        return self._device.from_host(self._source.read(self._parameters[name]))
-
-    def matrix(self, name: str) -> Linear:
+    def projection(self, name: str) -> Linear:
         """A projection."""
-        values = np.asarray(self._source.read(self._parameters[name]), order=MATRIX_ORDER)
-        return Linear(self._device.from_host(values), self.observer(name))
+        (weight,) = self.store.projections([name])
+        return Linear(weight, self.observer(name))
+
+    def stacked(self, prefix: str, roles: Sequence[str], *, first: int = 1) -> StackedLinear:
+        """The projections ``prefix + role`` of one input, of which the first few count as one."""
+        names = [prefix + role for role in roles]
+        widths = [self._parameters[name].shape[0] for name in names]
+        widths = [sum(widths[:first]), *widths[first:]]
+        return StackedLinear(self.store.projections(names), widths, self.observer(names[0]))
 
     def observer(self, name: str) -> Observe | None:
         """What is shown the input of a projection."""
@@ -166,85 +129,52 @@ class TextWeights:
             return None
         return partial(self._observe, self._parameters[name].inputs[0])
 
-    def stacked(self, prefix: str, roles: Sequence[str]) -> StackedLinear:
-        """The matrices ``prefix + role``, one below the other."""
-        names = [prefix + role for role in roles]
-        widths = [self._parameters[name].shape[0] for name in names]
-        observe = self.observer(names[0])
-        return StackedLinear(self._stack(names, MATRIX_ORDER), widths, observe)
 
-    def bank(self, names: Sequence[str]) -> Tensor:
-        """The named matrices, one below the other; each is contiguous, as it is used alone."""
-        return self._stack(names, "C")
-
-    def _stack(self, names: Sequence[str], order: Literal["C", "F"]) -> Tensor:
-        members = [self._parameters[name] for name in names]
-        rows = sum(member.shape[0] for member in members)
-        weight = np.empty((rows, members[0].shape[1]), np.float32, order=order)
-        end = 0
-        for member in members:
-            begin, end = end, end + member.shape[0]
-            weight[begin:end] = self._source.read(member)
-        return self._device.from_host(weight)
-
-
-def _num_bytes(parameter: LogicalParameter) -> int:
-    return prod(parameter.shape) * np.dtype(np.float32).itemsize
-
-
-def _block(config: TextConfig, mixer: Mixer, prefix: str, weights: TextWeights) -> Block:
-    eps = config.rms_norm_eps
+def _block(config: TextConfig, mixer: Mixer, prefix: str, layers: TextLayers) -> Block:
     return Block(
-        input_norm=OffsetRMSNorm(weights.tensor(f"{prefix}input_norm"), eps),
+        input_norm=layers.norm(f"{prefix}input_norm"),
         mixer=(
-            _attention(mixer, f"{prefix}attention/", weights, eps)
+            _attention(mixer, f"{prefix}attention/", layers)
             if isinstance(mixer, AttentionConfig)
-            else _delta_net(mixer, f"{prefix}gdn/", weights, eps)
+            else _delta_net(f"{prefix}gdn/", layers, config.rms_norm_eps)
         ),
-        post_attention_norm=OffsetRMSNorm(weights.tensor(f"{prefix}post_attention_norm"), eps),
-        feed_forward=_feed_forward(config.feed_forward, prefix, weights),
+        post_attention_norm=layers.norm(f"{prefix}post_attention_norm"),
+        feed_forward=_feed_forward(config.feed_forward, prefix, layers),
     )
 
 
 def _feed_forward(
-    config: FeedForward, prefix: str, weights: TextWeights
+    config: FeedForward, prefix: str, layers: TextLayers
 ) -> GatedMLP | MixtureOfExperts:
     if isinstance(config, MoeConfig):
-        return mixture(config, prefix, weights)
+        return mixture(config, prefix, layers)
     return GatedMLP(
-        weights.stacked(f"{prefix}mlp/", ("gate", "up")),
-        weights.matrix(f"{prefix}mlp/down"),
+        layers.stacked(f"{prefix}mlp/", ("gate", "up")), layers.projection(f"{prefix}mlp/down")
     )
 
 
-def _attention(
-    config: AttentionConfig, prefix: str, weights: TextWeights, eps: float
-) -> GatedAttention:
+def _attention(config: AttentionConfig, prefix: str, layers: TextLayers) -> GatedAttention:
     return GatedAttention(
-        projection=weights.stacked(prefix, ("query", "key", "gate", "value")),
-        query_norm=OffsetRMSNorm(weights.tensor(f"{prefix}query_norm"), eps),
-        key_norm=OffsetRMSNorm(weights.tensor(f"{prefix}key_norm"), eps),
-        output=weights.matrix(f"{prefix}output"),
+        projection=layers.stacked(prefix, ("query", "key", "gate", "value")),
+        query_norm=layers.norm(f"{prefix}query_norm"),
+        key_norm=layers.norm(f"{prefix}key_norm"),
+        output=layers.projection(f"{prefix}output"),
         head_dim=config.head_dim,
     )
 
 
-def _delta_net(
-    config: DeltaNetConfig, prefix: str, weights: TextWeights, eps: float
-) -> GatedDeltaNet:
+def _delta_net(prefix: str, layers: TextLayers, eps: float) -> GatedDeltaNet:
     roles = ("query", "key", "value", "z", "a_projection", "b_projection")
-    stacked = weights.stacked(prefix, roles)
-    heads = config.linear_num_value_heads
+    tensor = layers.store.tensor
     return GatedDeltaNet(
-        projection=StackedLinear(
-            stacked.weight,
-            (config.conv_channels, config.value_width, heads, heads),
-            stacked.observe,
+        # Queries, keys and values together are what is convolved.
+        projection=layers.stacked(prefix, roles, first=3),
+        weights=DeltaWeights(
+            convolution=tensor(f"{prefix}convolution"),
+            a_log=tensor(f"{prefix}a_log"),
+            dt_bias=tensor(f"{prefix}dt_bias"),
+            norm=tensor(f"{prefix}norm"),
         ),
-        convolution=weights.tensor(f"{prefix}convolution"),
-        a_log=weights.tensor(f"{prefix}a_log"),
-        dt_bias=weights.tensor(f"{prefix}dt_bias"),
-        norm=weights.tensor(f"{prefix}norm"),
-        output=weights.matrix(f"{prefix}output"),
+        output=layers.projection(f"{prefix}output"),
         eps=eps,
     )
