@@ -49,7 +49,11 @@ fuzz seconds="300":
 
 # Speed of the CPU path with the built-in model.
 bench-cpu *args:
-    uv run --no-sync python benchmarks/cpu_decode.py {{ args }}
+    uv run --no-sync ninfer-bench --backend cpu {{ args }}
+
+# Speed of a model on the GPU; without a name, of the built-in one.
+bench *args:
+    uv run --no-sync ninfer-bench --backend cuda {{ args }}
 
 # Rebuild the model that ninfer-runtime ships.
 builtin-model *args:

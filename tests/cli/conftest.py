@@ -25,10 +25,12 @@ class Finished:
 def invoke(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Finished]:
-    """Call a command with arguments and standard input; no variable of ours is set."""
+    """Call a command with arguments and standard input; of our variables only one is set."""
     for name in os.environ:
         if name.startswith("NINFER_"):
             monkeypatch.delenv(name)
+    # Without it, what is tested would depend on whether there is a GPU.
+    monkeypatch.setenv("NINFER_BACKEND", "cpu")
 
     def call(command: click.Command, schema: str, *arguments: str, stdin: bytes = b"") -> Finished:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

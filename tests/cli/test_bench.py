@@ -13,14 +13,12 @@ import pytest
 
 from ninfer_format.errors import ExitCode
 from ninfer_runtime import environment
-from ninfer_runtime.bench import ceilings
 from ninfer_runtime.cli import bench
 from ninfer_runtime.cuda.kernel import Kernel
-from ninfer_runtime.device import cuda
 from ninfer_runtime.errors import DeviceError
 from ninfer_runtime.ops import kernels
 
-PACK = Kernel("ops/linear/activations.cu", "ninfer::pack_activations_kernel<true, false>")
+PACK = Kernel("ops/linear/activations.cu", "ninfer::pack_activations_kernel<false>")
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def run(invoke, monkeypatch, tmp_path):
     """Call the command, which then knows of one kernel only."""
     monkeypatch.setattr(kernels, "ops_with_kernels", lambda: ["linear"])
     monkeypatch.setattr(kernels, "every_kernel", lambda op, target: {PACK})
-    monkeypatch.setattr(ceilings, "KERNELS", frozenset())
+    monkeypatch.setattr("ninfer_runtime.bench.kernels.OTHER_KERNELS", frozenset())
     monkeypatch.setattr(environment, "kernel_cache_dir", lambda: tmp_path)
 
     def run(*arguments):
@@ -64,27 +62,92 @@ def test_json_lists_the_resources_of_every_kernel(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "exactly one of --ops and --compile-only is needed"),
-        (("--ops", "linear", "--compile-only"), "exactly one of --ops and --compile-only"),
+        (("--ops", "linear", "--compile-only"), "--ops and --compile-only exclude each other"),
         (("--ops", "linear", "--arch", "sm_80"), "--arch goes with --compile-only"),
         (("--compile-only", "--arch", "sm_75"), "--arch sm_75 is not one of sm_80"),
-        (("--compile-only", "-r", "2"), "--repetitions goes with --ops"),
-        (("--compile-only", "--device", "0"), "--device goes with --ops"),
-        (("model.ninfer",), "unexpected extra argument (model.ninfer)"),
-        (("-p", "512"), "no such option '-p'"),
+        (("--compile-only", "-r", "2"), "--repetitions means nothing with --compile-only"),
+        (("--compile-only", "--device", "0"), "--device means nothing with --compile-only"),
+        (("--compile-only", "-p", "5"), "--n-prompt means nothing with --compile-only"),
+        (("--ops", "linear", "-n", "5"), "--n-gen means nothing with --ops"),
+        (("--ops", "linear", "model.ninfer"), "MODEL means nothing with --ops"),
+        (("--synthetic", "qwen3.6-27b"), "--synthetic and --recipe go together"),
+        (("--recipe", "qwen3_6_27b"), "--synthetic and --recipe go together"),
+        (
+            ("m.ninfer", "--synthetic", "qwen3.6-27b", "--recipe", "qwen3_6_27b"),
+            "--synthetic and MODEL exclude each other",
+        ),
+        (("--fail-below", "0.9"), "--fail-below needs --compare"),
+        (("-p", "512,0"), "0 is not in the range x>=1"),
+        (("--concurrency", "9"), "9 is not in the range 1<=x<=8"),
+        (("-pg", "512"), "'512' is no pair such as 512,128"),
+        (("-p", "40000"), "the tests need 40000 tokens, the model was made for 32768"),
+        (("-p", "8", "--profile"), "--profile needs a GPU"),
     ],
 )
 def test_wrong_options_are_refused(run, arguments, message):
-    result = run(*arguments)
+    result = run("--backend", "cpu", *arguments) if is_of_a_model(arguments) else run(*arguments)
     assert message in result.err
     assert result.code == ExitCode.USAGE
+
+
+def is_of_a_model(arguments):
+    return not {"--ops", "--compile-only"} & set(arguments)
+
+
+def test_a_model_is_measured(run, tmp_path):
+    arguments = ("--backend", "cpu", "-r", "2", "--warmup", "0", "--no-progress")
+    tests = ("-p", "20", "-n", "3", "-pg", "5,2", "-d", "0,70", "--concurrency", "1,2")
+    result = run(*arguments, *tests, "--prefill-chunk", "16", "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert [row["test"] for row in document["tests"]] == [
+        *("pp20", "pp20@70"),
+        *("tg3", "tg3 x2", "tg3@70", "tg3@70 x2"),
+        *("pp5+tg2", "pp5+tg2 x2", "pp5+tg2@70", "pp5+tg2@70 x2"),
+    ]
+    for row in document["tests"]:
+        assert len(row["tok_s_of_runs"]) == 2
+        assert min(row["tok_s_of_runs"]) <= row["tok_s"] <= max(row["tok_s_of_runs"])
+        assert row["tok_s"] > 0
+    together = document["tests"][5]
+    # The context of two repetitions of three tokens in the middle.
+    assert together["mean_context"] == 73
+    assert together["ms_per_step"] == pytest.approx(2000 / together["tok_s"])
+    assert document["model"]["kv_dtype"] == "fp32"
+    assert document["environment"]["revision"]
+    assert document["repetitions"] == 2
+
+
+def test_figures_are_compared_with_earlier_ones(run, tmp_path):
+    arguments = ("--backend", "cpu", "-n", "2", "-r", "1", "--no-progress")
+    first = json.loads(run(*arguments, "--json").out)
+    for speed, code in ((1e-3, 0), (1e9, ExitCode.FAILED)):
+        (row,) = first["tests"]
+        row["tok_s"] = speed
+        path = tmp_path / "before.json"
+        path.write_text(json.dumps(first))
+        result = run(*arguments, "--compare", str(path), "--fail-below", "0.5")
+        assert result.code == code
+        assert " of before" in result.out
+    result = run("--backend", "cpu", "-n", "3", "-r", "1", "--compare", str(path))
+    assert "nothing in it was measured now" in result.err
+    path.write_text("{}")
+    result = run(*arguments, "--compare", str(path))
+    assert "is no document of ninfer-bench/1" in result.err
+    assert result.code == ExitCode.USAGE
+
+
+def test_without_tests_a_prompt_and_decoding_are_measured(run):
+    result = run("--backend", "cpu", "-r", "1", "--warmup", "0")
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()[2:]] == ["pp512", "tg128"]
 
 
 def test_ops_need_a_gpu(run, monkeypatch):
     def absent():
         raise DeviceError("the NVIDIA driver is not installed")
 
-    monkeypatch.setattr(cuda, "driver", absent)
+    monkeypatch.setattr("ninfer_runtime.cuda.properties.driver", absent)
     result = run("--ops", "linear")
     assert "the NVIDIA driver is not installed" in result.err
     assert result.code == ExitCode.UNAVAILABLE
@@ -95,7 +158,9 @@ def compilers(pid):
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     children = [child for file in threads for child in file.read_text().split()]
     return [
-        child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        child
+        for child in children
+        if b"compile_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 

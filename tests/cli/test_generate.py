@@ -9,7 +9,7 @@ import pytest
 from ninfer_format.commandline import Terminal
 from ninfer_runtime.cli.answer import AnswerPrinter
 from ninfer_runtime.cli.generate import SCHEMA, _leave_at_once, command
-from ninfer_runtime.engine.numpy_program import NumpyProgram
+from ninfer_runtime.engine.model_program import ModelProgram
 from ninfer_runtime.engine.request import OutputDelta, PromptProgress, ToolCall
 from ninfer_runtime.text.json_values import read_json
 from ninfer_runtime.text.parsers.tool_calls import ToolCallParser
@@ -18,7 +18,7 @@ from ninfer_runtime.text.parsers.tool_regions import ParsedCall
 GOLDENS = Path(__file__).parents[1] / "data" / "tiny-model" / "goldens" / "chat"
 PROMPT = ("--prompt", "What is the capital of France?")
 ODD_NUMBERS = '{"a":1e400,"b":1.10,"c":-0}'
-UNIT = "ninfer_runtime.engine.numpy_program.NumpyProgram.decode"
+UNIT = "ninfer_runtime.engine.model_program.ModelProgram.decode"
 TEXT = "ninfer_runtime.text.output.OutputSession.accept"
 
 
@@ -289,14 +289,14 @@ def test_a_fault_ends_with_its_own_code(ninfer, monkeypatch, where, error, code,
 
 
 def test_a_failure_shows_the_cursor_again(ninfer, monkeypatch):
-    advance = NumpyProgram.advance_prefill
+    advance = ModelProgram.advance_prefill
 
     def fail_in_the_second_chunk(self, handle):
-        if self._sequence(handle).state.length:
+        if self._sequence(handle).lane.length:
             raise ValueError("shape")
         return advance(self, handle)
 
-    monkeypatch.setattr(NumpyProgram, "advance_prefill", fail_in_the_second_chunk)
+    monkeypatch.setattr(ModelProgram, "advance_prefill", fail_in_the_second_chunk)
     shown = ("--progress", "rich", "--color", "always", "--prefill-chunk", "128")
     done = ninfer("--prompt", "word " * 300, *shown)
     assert done.code == 70

@@ -177,7 +177,7 @@ def test_a_score_that_is_not_finite_ends_with_1(measure, tmp_path, monkeypatch):
 
         return np.full(len(token_ids) - first_target, np.nan, np.float32)
 
-    monkeypatch.setattr("ninfer_runtime.engine.numpy_program.NumpyProgram.score", broken)
+    monkeypatch.setattr("ninfer_runtime.engine.model_program.ModelProgram.score", broken)
     text = tmp_path / "t.txt"
     text.write_text("In the beginning God created the heaven and the earth.")
     done = measure("--text", str(text), "--context", "8", "--json")

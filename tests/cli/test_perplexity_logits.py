@@ -116,7 +116,7 @@ def test_a_failure_leaves_no_output(measure, text, tmp_path, monkeypatch):
 
         yield np.full((len(token_ids) - first_target, public_tokens), np.inf, np.float32)
 
-    monkeypatch.setattr("ninfer_runtime.engine.numpy_program.NumpyProgram.target_logits", broken)
+    monkeypatch.setattr("ninfer_runtime.engine.model_program.ModelProgram.target_logits", broken)
     done = measure("--text", text, *SIZES, "--logits-out", str(tmp_path / "out"))
     assert done.code == 1
     assert "window 0, position 32" in done.err

@@ -7,25 +7,41 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.compile.dry_gpu import DryGpu
+from tests.runtime.models.sequences import Sequence
 
 from ninfer_format import Artifact, UnsupportedConfigError, open_artifact
 from ninfer_format.memory_estimate import MemoryEstimate, MemoryRequest
 from ninfer_runtime import builtin_model
+from ninfer_runtime.cuda.target import TYPICAL_TARGETS
 from ninfer_runtime.device.registry import get_device
 from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.options import EngineOptions
 from ninfer_runtime.errors import ContextError
+from ninfer_runtime.kv.formats import kv_formats
 from ninfer_runtime.memory_estimate import estimate_memory
+from ninfer_runtime.models.architecture import LanguageModel
 from ninfer_runtime.models.registry import load_model
 
 CONTEXT = 700
-"""More than twice the step by which caches grow, and not a multiple of it."""
+"""No multiple of the tokens of a page."""
 
 
 @pytest.fixture
 def artifact():
     with open_artifact(builtin_model.path()) as artifact:
         yield artifact
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    with open_artifact(builtin_model.path()) as artifact:
+        return load_model(artifact, get_device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch):
+    monkeypatch.setenv("NINFER_BACKEND", "cpu")
 
 
 def num_bytes(estimate: MemoryEstimate, purpose: str) -> int:
@@ -69,19 +85,22 @@ def test_weights_are_those_that_are_loaded(artifact: Artifact):
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_full_sequence_takes_what_was_estimated(slots: int, artifact: Artifact):
-    estimate = estimate_memory(artifact, MemoryRequest(max_context=CONTEXT, slots=slots))
-    model = load_model(artifact, get_device("cpu"))
-    state = model.new_state(CONTEXT)
-    model.forward(np.zeros(CONTEXT, np.int64), state)
+@pytest.mark.parametrize("kv_dtype", [None, *kv_formats("cpu")])
+def test_a_sequence_takes_what_was_estimated(
+    slots: int, kv_dtype: str | None, artifact: Artifact, model: LanguageModel
+):
+    request = MemoryRequest(max_context=CONTEXT, slots=slots, kv_dtype=kv_dtype)
+    estimate = estimate_memory(artifact, request)
+    name = "fp32" if kv_dtype is None else kv_dtype
+    state = Sequence(model, CONTEXT, kv_formats("cpu")[name]).state
     sequence = num_bytes(estimate, "cache") + num_bytes(estimate, "recurrent state")
     assert sequence == slots * state.num_bytes
-    assert (estimate.max_context, estimate.slots, estimate.kv_dtype) == (CONTEXT, slots, "fp32")
+    assert (estimate.max_context, estimate.slots, estimate.kv_dtype) == (CONTEXT, slots, name)
     assert any("one sequence at a time" in note for note in estimate.notes) == (slots > 1)
 
 
 def test_the_context_is_that_of_the_engine(artifact: Artifact):
-    options = EngineOptions(artifact.path)
+    options = EngineOptions(artifact.path, backend="cpu")
     with Engine(options) as engine:
         assert estimate_memory(artifact, MemoryRequest()).max_context == engine.max_context
 
@@ -96,7 +115,31 @@ def test_components_that_are_not_loaded_take_nothing(artifact: Artifact):
 
 
 def test_what_the_engine_cannot_do_is_refused(artifact: Artifact):
-    with pytest.raises(UnsupportedConfigError, match="kv-dtype = 'int8'"):
-        estimate_memory(artifact, MemoryRequest(kv_dtype="int8"))
+    with pytest.raises(UnsupportedConfigError, match=r"kv-dtype = 'int4' .* one of fp32, bf16"):
+        estimate_memory(artifact, MemoryRequest(kv_dtype="int4"))
     with pytest.raises(ContextError, match="40000"):
         estimate_memory(artifact, MemoryRequest(max_context=40_000))
+
+
+@pytest.mark.parametrize("kv_dtype", [None, *kv_formats("cuda")])
+def test_on_a_gpu_weights_stay_as_they_are_stored(artifact: Artifact, monkeypatch, kv_dtype):
+    on_cpu = estimate_memory(artifact, MemoryRequest(kv_dtype="bf16"))
+    gpu = DryGpu(TYPICAL_TARGETS["sm_89"])
+    monkeypatch.setattr("ninfer_runtime.engine.loading.open_device", lambda backend, index: gpu)
+    estimate = estimate_memory(artifact, MemoryRequest(kv_dtype=kv_dtype))
+    assert (estimate.device, estimate.kv_dtype) == ("cuda", kv_dtype or "bf16")
+    details = {item.purpose: item.detail for item in estimate.items if item.component == "text"}
+    assert details["weights"] == "as stored"
+    assert num_bytes(estimate, "weights") < num_bytes(on_cpu, "weights") / 3
+    assert num_bytes(estimate, "workspace") > 2**29
+    if kv_dtype in (None, "bf16"):
+        assert num_bytes(estimate, "cache") == num_bytes(on_cpu, "cache")
+    else:
+        assert num_bytes(estimate, "cache") < num_bytes(on_cpu, "cache")
+
+
+def test_a_gpu_has_not_the_exact_format(artifact: Artifact, monkeypatch):
+    gpu = DryGpu(TYPICAL_TARGETS["sm_89"])
+    monkeypatch.setattr("ninfer_runtime.engine.loading.open_device", lambda backend, index: gpu)
+    with pytest.raises(UnsupportedConfigError, match=r"kv-dtype = 'fp32' .* on cuda devices"):
+        estimate_memory(artifact, MemoryRequest(kv_dtype="fp32"))

@@ -27,6 +27,7 @@ from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.model_info import ModelInfo
 from ninfer_runtime.engine.options import EngineOptions
 from ninfer_runtime.engine.program import MemorySummary, PrefillStep, SequenceHandle
+from ninfer_runtime.sampling.params import Sampling
 from ninfer_runtime.text.frontend import Frontend
 from ninfer_server.app import create_app
 from ninfer_server.listener import bind, url_of
@@ -70,7 +71,7 @@ class Script:
     """What the program does for one request.
 
     `on_chunk` and `on_token` map a position to something that is called before that prefill chunk
-    is executed, or before the logits of that output token are given; it may wait or raise.
+    is executed, or before that output token is given; it may wait or raise.
     """
 
     token_ids: Sequence[int]
@@ -117,7 +118,7 @@ class ScriptedProgram:
         for gate in self._gates:
             gate.open()
 
-    def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
+    def begin(self, token_ids: Sequence[int], capacity: int, sampling: Sampling) -> SequenceHandle:
         self.prompts.append(tuple(token_ids))
         if not self._scripts:
             self.script("Hello!")
@@ -131,20 +132,19 @@ class ScriptedProgram:
         self.chunks_executed += 1
         processed = len(self.prompts[-1]) * self._chunk // self._script.chunks
         is_last = self._chunk == self._script.chunks
-        return PrefillStep(processed, self._logits() if is_last else None)
+        return PrefillStep(processed, self._choose() if is_last else None)
 
-    def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
-        return self._logits()
+    def decode(self, handle: SequenceHandle, token_id: int) -> int:
+        return self._choose()
 
-    def _logits(self) -> np.ndarray:
+    def _choose(self) -> int:
         self._script.on_token.get(self._token, _nothing)()
         (self._script.on_every_token or _nothing)()
         ids = self._script.token_ids
-        logits = np.full(self.vocab_size, -1e4, np.float32)
-        logits[ids[min(self._token, len(ids) - 1)]] = 0
+        chosen = ids[min(self._token, len(ids) - 1)]
         self._token += 1
         self.tokens_given += 1
-        return logits
+        return chosen
 
     def finish(self, handle: SequenceHandle) -> None:
         pass

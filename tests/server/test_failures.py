@@ -6,10 +6,10 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from ninfer_format.errors import NInferError
+from ninfer_runtime.errors import RequestError, RequestErrorKind
 from ninfer_server.settings import digest_api_keys
 
 PATH = "/v1/chat/completions"
@@ -35,10 +35,11 @@ def test_fault_of_ours_is_a_fixed_text_with_the_request_id(client, engine, monke
 
 
 def test_logits_that_are_not_finite_end_one_request_only(client, program, monkeypatch, body):
+    def fail() -> int:
+        raise RequestError(RequestErrorKind.NON_FINITE_LOGITS, "a logit is not finite")
+
     def break_logits():
-        monkeypatch.setattr(
-            program, "_logits", lambda: np.full(program.vocab_size, np.nan, np.float32)
-        )
+        monkeypatch.setattr(program, "_choose", fail)
 
     program.script("x", on_chunk={0: break_logits})
     answer = client.post(PATH, json=body())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.sampling.row_sampler import RowSampler
 
 from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.frontend import Frontend
@@ -31,7 +32,9 @@ from ninfer_runtime.engine.request import (
     RequestOptions,
     ToolCall,
 )
-from ninfer_runtime.sampling.params import SamplingOverrides, SamplingParams
+from ninfer_runtime.errors import RequestError, RequestErrorKind
+from ninfer_runtime.sampling.params import GREEDY, Sampling, SamplingOverrides, SamplingParams
+from ninfer_runtime.sampling.random import Purpose
 
 VOCAB = 27
 STOP = 0
@@ -56,10 +59,12 @@ class ScriptedProgram:
         self._produced = 0
         self._units = 0
         self._generation = 0
+        self._sampler = RowSampler(GREEDY, vocab_size, vocab_size)
 
-    def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
+    def begin(self, token_ids: Sequence[int], capacity: int, sampling: Sampling) -> SequenceHandle:
         self.calls.append(("begin", tuple(token_ids), capacity))
         self._generation += 1
+        self._sampler = RowSampler(sampling, self.vocab_size, self.vocab_size)
         self._prompt, self._processed, self._produced, self._units = tuple(token_ids), 0, 0, 0
         return SequenceHandle(self._generation)
 
@@ -67,11 +72,13 @@ class ScriptedProgram:
         self._unit("prefill", handle)
         self._processed = min(self._processed + self.chunk, len(self._prompt))
         is_last = self._processed == len(self._prompt)
-        return PrefillStep(self._processed, self._logits() if is_last else None)
+        return PrefillStep(self._processed, self._choose(Purpose.PREFILL) if is_last else None)
 
-    def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
+    def decode(self, handle: SequenceHandle, token_id: int) -> int:
         self._unit("decode", handle, token_id)
-        return self._logits()
+        self._processed += 1
+        self._sampler.record(token_id)
+        return self._choose(Purpose.DECODE)
 
     def finish(self, handle: SequenceHandle) -> None:
         self.calls.append(("finish", handle.generation))
@@ -101,6 +108,12 @@ class ScriptedProgram:
         self.calls.append((unit, *details))
         self._units += 1
         self.before_unit(unit, self._units)
+
+    def _choose(self, purpose: Purpose) -> int:
+        token = self._sampler.sample(self._logits(), self._processed - 1, purpose)
+        if token < 0:
+            raise RequestError(RequestErrorKind.NON_FINITE_LOGITS, "a logit is not finite")
+        return token
 
     def _logits(self) -> np.ndarray:
         token = self.script[self._produced] if self._produced < len(self.script) else VOCAB - 1

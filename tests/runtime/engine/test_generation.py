@@ -13,8 +13,6 @@ from ninfer_runtime.engine.request import (
 )
 from ninfer_runtime.errors import RequestError, RequestErrorKind
 from ninfer_runtime.sampling.params import SamplingOverrides
-from ninfer_runtime.sampling.random import Purpose
-from ninfer_runtime.sampling.sampler import Sampler
 
 STOP = 0
 
@@ -150,20 +148,6 @@ def test_a_stop_string_in_held_back_text_is_the_reason(scene):
     assert result.finish_reason is FinishReason.STOP_STRING
     assert result.matched_stop_string == "ab"
     assert sink.text == "abheld back"
-
-
-def test_tokens_are_drawn_for_the_positions_of_their_columns(scene, monkeypatch):
-    drawn = []
-    sample = Sampler.sample
-
-    def record(self, logits, position, purpose):
-        drawn.append((position, purpose))
-        return sample(self, logits, position, purpose)
-
-    monkeypatch.setattr(Sampler, "sample", record)
-    scene([1, 2, STOP]).run((5, 6, 7))
-    # The prompt is at positions 0..2; the first generated token is executed at position 3.
-    assert drawn == [(2, Purpose.PREFILL), (3, Purpose.DECODE), (4, Purpose.DECODE)]
 
 
 def test_generated_tokens_count_for_penalties(scene):

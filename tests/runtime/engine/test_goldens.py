@@ -19,7 +19,9 @@ MAX_OUTPUT_TOKENS = 64
 @pytest.fixture(scope="module")
 def engine(bf16_model):
     # A small chunk, so that most prompts take several.
-    with Engine(EngineOptions(bf16_model, max_context=4096, prefill_chunk=128)) as engine:
+    with Engine(
+        EngineOptions(bf16_model, backend="cpu", max_context=4096, prefill_chunk=128)
+    ) as engine:
         yield engine
 
 
@@ -83,7 +85,7 @@ def test_a_sampled_answer_does_not_depend_on_the_prefill_chunk(bf16_model, engin
         max_output_tokens=24, sampling=SamplingOverrides(temperature=1.0), seed=11, ignore_eos=True
     )
     chunked = engine.submit(prepared, request).wait()
-    with Engine(EngineOptions(bf16_model, prefill_chunk=1024)) as other:
+    with Engine(EngineOptions(bf16_model, backend="cpu", prefill_chunk=1024)) as other:
         assert other.submit(prepared, request).wait().token_ids == chunked.token_ids
 
 

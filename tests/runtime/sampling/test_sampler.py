@@ -6,19 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from tests.runtime.sampling.row_sampler import RowSampler
 
 from ninfer_format.errors import UsageError
-from ninfer_runtime.errors import RequestError
-from ninfer_runtime.sampling.params import SamplingOverrides, SamplingParams, preset
+from ninfer_runtime.sampling.params import Sampling, SamplingOverrides, preset
 from ninfer_runtime.sampling.random import Purpose, uniform
-from ninfer_runtime.sampling.sampler import Sampler
 
 SEED = 20_240_601
 
 
-def sampler(seed=SEED, public_tokens=8, **overrides) -> Sampler:
+def sampler(seed=SEED, vocab_size=8, **overrides) -> RowSampler:
     params = SamplingOverrides(**overrides).apply(preset(is_moe=False, thinking=True))
-    return Sampler(params, seed, public_tokens)
+    return RowSampler(Sampling(params, seed), vocab_size, public_tokens=8)
 
 
 @pytest.fixture
@@ -59,9 +58,9 @@ def test_seed_position_and_purpose_change_the_draw(logits):
 def test_padding_is_never_chosen(logits):
     padded = np.concatenate([logits, np.full(8, 50, np.float32)])
     padded[-1] = math.nan
-    draw = sampler(top_p=1.0)
+    draw = sampler(top_p=1.0, vocab_size=16)
     assert {draw.sample(padded, p) for p in range(300)} <= set(range(8))
-    assert sampler(greedy=True).sample(padded, 0) == 0
+    assert sampler(greedy=True, vocab_size=16).sample(padded, 0) == 0
 
 
 def test_generated_tokens_are_penalised(logits):
@@ -86,12 +85,6 @@ def test_frequency_counts_every_time(logits):
     assert draw.sample(logits, 0) == 2
 
 
-def test_tokens_beyond_the_public_ones_are_not_counted(logits):
-    draw = sampler(presence_penalty=1.0)
-    draw.record(8)
-    assert 0 <= draw.sample(logits, 0) < 8
-
-
 def test_the_greedy_draw_is_the_argmax(logits):
     draw = sampler(greedy=True)
     draw.record(0)
@@ -104,14 +97,14 @@ def test_one_candidate_is_taken(logits):
         assert {draw.sample(logits, p) for p in range(50)} == {0}
 
 
-def test_logits_that_are_not_finite_are_refused(logits):
-    logits[3] = math.nan
-    with pytest.raises(RequestError, match="not finite"):
-        sampler(greedy=True).sample(logits, 0)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_token_is_chosen_where_a_logit_is_not_finite(logits, value):
+    logits[3] = value
+    assert sampler(greedy=True).sample(logits, 0) == -1
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_has_64_bits(seed):
     with pytest.raises(UsageError, match="seed"):
         sampler(seed)
-    assert isinstance(sampler(2**64 - 1).params, SamplingParams)
+    assert sampler(2**64 - 1).sampling.seed == 2**64 - 1

@@ -50,14 +50,15 @@ class UnsupportedOpError(NInferError):
         op: Name of the op.
         device: Kind of the device, for example ``cuda``.
         detail: Shape, dtype and compute capability that were asked for.
+        hint: What to do about it.
     """
 
     code = "unsupported_op"
     exit_code = ExitCode.UNAVAILABLE
 
-    def __init__(self, op: str, device: str, *, detail: str = "") -> None:
+    def __init__(self, op: str, device: str, *, detail: str = "", hint: str | None = None) -> None:
         asked = f" for {detail}" if detail else ""
-        super().__init__(f"op {op} has no implementation on device {device}{asked}")
+        super().__init__(f"op {op} has no implementation on device {device}{asked}", hint=hint)
         self.op = op
         self.device = device
 

@@ -10,16 +10,18 @@ from ninfer_runtime.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
+    from ninfer_runtime.device.base import Device
+    from ninfer_runtime.kv.formats import KVFormat
+    from ninfer_runtime.models.architecture import ModelMemory
 
 TEXT = "text"
-KV_DTYPE = "fp32"
-"""Type of the keys and values that `ninfer_runtime.kv.KVCache` holds on the CPU."""
 
 
 def estimate_memory(artifact: Artifact, request: MemoryRequest) -> MemoryEstimate:
-    """Estimate what the CPU engine takes; implements `ninfer_format.memory_estimate`.
+    """Estimate what the engine takes; implements `ninfer_format.memory_estimate`.
 
-    All numbers are the engine's own: the same code computes them when it loads and runs the model.
+    All numbers are the engine's own: the same code computes them when it loads and runs the model,
+    on the device that it would take (NINFER_BACKEND, else a GPU if there is one).
 
     Args:
         artifact: The artifact; no weight is read.
@@ -29,44 +31,35 @@ def estimate_memory(artifact: Artifact, request: MemoryRequest) -> MemoryEstimat
         ContextError: The context exceeds what the model was made for.
         UnsupportedConfigError: The architecture or the type of the cache is not implemented.
         ArtifactError: The artifact does not hold the model that its configuration describes.
+        DeviceError: The device is not available.
+        UnsupportedOpError: The device cannot run this model.
     """
-    from ninfer_runtime.device.registry import get_device
+    from ninfer_runtime import environment
+    from ninfer_runtime.engine.loading import open_device
+    from ninfer_runtime.engine.memory_plan import choose_prefill_chunk
     from ninfer_runtime.models.registry import model_memory
 
-    if request.kv_dtype not in (None, KV_DTYPE):
-        raise UnsupportedConfigError(
-            "kv-dtype", request.kv_dtype, expected=f"{KV_DTYPE} on the CPU, the only engine so far"
-        )
+    device = open_device(environment.backend() or "auto", 0)
+    kv_format = _kv_format(request.kv_dtype, device)
     options = EngineOptions(artifact.path, max_context=request.max_context)
-    device = get_device("cpu")
     config = artifact.directory.components[TEXT].config
     positions = config.get("max_position_embeddings")
     # The architecture refuses a configuration without this number.
     max_context = options.resolve_max_context(positions) if isinstance(positions, int) else 1
-    memory = model_memory(artifact, device, max_context)
+    memory = model_memory(artifact, device, max_context, kv_format)
     others = (name for name in artifact.directory.components if name != TEXT)
+    weights = "fp32" if device.kind == "cpu" else "as stored"
     items = (
-        MemoryItem(TEXT, "weights", memory.weight_bytes, "fp32"),
+        MemoryItem(TEXT, "weights", memory.weight_bytes, weights),
         *(MemoryItem(name, "weights", 0, "not loaded by this engine") for name in others),
-        MemoryItem(
-            TEXT,
-            "cache",
-            request.slots * memory.cache_bytes,
-            f"{KV_DTYPE}, {request.slots} × {max_context} tokens",
-        ),
-        MemoryItem(
-            TEXT,
-            "recurrent state",
-            request.slots * memory.recurrent_bytes,
-            f"fp32, {request.slots} sequences",
-        ),
-        MemoryItem(TEXT, "workspace", None, "not planned by this engine"),
+        *_state_items(memory, request.slots, f"{kv_format.name}, {request.slots} × {max_context}"),
+        _workspace(device, choose_prefill_chunk(options, memory, device)),
     )
     return MemoryEstimate(
         device=device.kind,
         max_context=max_context,
         slots=request.slots,
-        kv_dtype=KV_DTYPE,
+        kv_dtype=kv_format.name,
         items=items,
         loading_bytes=memory.loading_bytes,
         available_bytes=device.memory().free_bytes,
@@ -74,8 +67,38 @@ def estimate_memory(artifact: Artifact, request: MemoryRequest) -> MemoryEstimat
     )
 
 
+def _state_items(memory: ModelMemory, slots: int, cache: str) -> tuple[MemoryItem, MemoryItem]:
+    """What all sequences together leave behind."""
+    recurrent_bytes = slots * memory.recurrent_bytes
+    return (
+        MemoryItem(TEXT, "cache", slots * memory.cache_bytes, f"{cache} tokens"),
+        MemoryItem(TEXT, "recurrent state", recurrent_bytes, f"fp32, {slots} sequences"),
+    )
+
+
+def _workspace(device: Device, chunk: int) -> MemoryItem:
+    from ninfer_runtime.engine.memory_plan import execution_bytes
+
+    if device.kind == "cpu":
+        return MemoryItem(TEXT, "workspace", None, "not planned on the CPU")
+    detail = f"set aside, for chunks of {chunk} tokens"
+    return MemoryItem(TEXT, "workspace", execution_bytes(device, chunk), detail)
+
+
+def _kv_format(name: str | None, device: Device) -> KVFormat:
+    from ninfer_runtime.kv.formats import kv_formats
+
+    formats = kv_formats(device.kind)
+    if name is None:
+        return next(iter(formats.values()))
+    if name not in formats:
+        raise UnsupportedConfigError(
+            "kv-dtype", name, expected=f"one of {', '.join(formats)} on {device.kind} devices"
+        )
+    return formats[name]
+
+
 def _notes(request: MemoryRequest) -> tuple[str, ...]:
-    notes = ["caches grow with the sequence: what is shown is reached at its full length"]
-    if request.slots > 1:
-        notes.append("this engine holds one sequence at a time")
-    return tuple(notes)
+    if request.slots == 1:
+        return ()
+    return ("this engine runs one sequence at a time",)

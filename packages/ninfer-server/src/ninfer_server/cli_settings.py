@@ -76,6 +76,8 @@ def engine_options(options: Mapping[str, Any], model: Path) -> EngineOptions:
         max_context=options["max_context"],
         default_max_context=DEFAULT_MAX_CONTEXT,
         prefill_chunk=options["prefill_chunk"],
+        kv_dtype=options["kv_dtype"],
+        use_cuda_graph=options["cuda_graph"],
         max_pending_requests=options["max_pending_requests"],
         pending_timeout_s=options["pending_timeout_ms"] / _MS,
         chat_template=options["chat_template"],

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ninfer_runtime.bench.timing import time_us
-from ninfer_runtime.cuda.arguments import LONG
 from ninfer_runtime.cuda.kernel import Kernel
-from ninfer_runtime.cuda.launch import POINTER, Geometry
+from ninfer_runtime.cuda.launch import LONG, POINTER, Geometry
 from ninfer_runtime.device.cuda import CudaDevice
 
 SOURCE = "bench/bandwidth.cu"

@@ -15,7 +15,8 @@ from ninfer_runtime.device.cuda import CudaDevice
 from ninfer_runtime.device.dtypes import DType, float32_to_bf16
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import DeviceFailedError
-from ninfer_runtime.ops.linear.cuda import multiply, pack
+from ninfer_runtime.ops.linear.activations import pack
+from ninfer_runtime.ops.linear.cuda import multiply
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import Schedule, problem_of
 from ninfer_runtime.ops.linear.tuning import choose

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
-from ninfer_runtime.cuda.graph import Graph
 from ninfer_runtime.device.cuda import CudaDevice
 
 
@@ -19,9 +18,7 @@ def time_us(device: CudaDevice, work: Callable[[], None], *, replays: int = 9) -
             the caches, or their speed is what is measured.
         replays: How often it is timed.
     """
-    work()
-    device.synchronize()
-    graph = Graph(device.stream.handle, work)
+    graph = device.capture(work)
     graph.replay()
     points = [device.stream.record()]
     for _ in range(replays):

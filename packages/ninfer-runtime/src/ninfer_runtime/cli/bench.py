@@ -1,39 +1,48 @@
-"""``ninfer-bench``: speed of ops, and compilation of kernels."""
+"""``ninfer-bench``: speed of models and of ops, and compilation of kernels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 from ninfer_format.commandline import (
     GroupedCommand,
-    Progress,
     Terminal,
     common_options,
+    refuse_given,
     run,
     version_option,
 )
-
-if TYPE_CHECKING:
-    from ninfer_runtime.cuda.nvrtc import Cubin
+from ninfer_format.errors import ExitCode, UsageError
+from ninfer_runtime.cli.bench_ops import OPS
+from ninfer_runtime.cli.model_options import MODEL_OPTION_NAMES, choose_backend, model_options
+from ninfer_runtime.cli.number_lists import Numbers, Pairs
+from ninfer_runtime.cli.user_path import UserPath
 
 SCHEMA = "ninfer-bench/1"
 
-OPS = ("linear",)
-
 HEADINGS = {
-    "Ops": ("ops", "repetitions", "device"),
+    "Tests": ("n_prompt", "n_gen", "prompt_gen", "depth", "concurrency", "profile"),
+    "Model": (*MODEL_OPTION_NAMES, "synthetic", "recipe", "prefill_chunk"),
+    "Ops": ("ops",),
+    "Measuring": ("repetitions", "warmup", "compare", "fail_below"),
     "Kernels": ("compile_only", "arch"),
 }
 
 EPILOG = """
 \b
 Examples:
+  ninfer-bench model.ninfer -p 512,8192 -n 128
+  ninfer-bench --synthetic qwen3.6-27b --recipe qwen3_6_27b -n 64 -d 4096 \\
+      --kv-dtype int8 --concurrency 1,8 --json > 27b.json
   ninfer-bench --ops linear -r 3 --json > linear.json
   ninfer-bench --compile-only --arch sm_90a
 """
+
+_OF_MODELS = (*HEADINGS["Tests"], "synthetic", "recipe", "prefill_chunk", "warmup", "model")
+_OF_ALL_MODELS = (*_OF_MODELS, "backend", "kv_dtype", "cuda_graph")
 
 
 @click.command(
@@ -42,11 +51,58 @@ Examples:
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+@model_options()
+@click.option(
+    "-p",
+    "--n-prompt",
+    type=Numbers(1),
+    default=(),
+    help="Prompts of so many tokens.  [default: 512, with 128 to generate]",
+)
+@click.option(
+    "-n", "--n-gen", type=Numbers(1), default=(), help="So many tokens to generate, from one on."
+)
+@click.option(
+    "-pg",
+    "--prompt-gen",
+    type=Pairs(),
+    default=(),
+    help="Prompts and tokens after them, for example 512,128;4096,64.",
+)
+@click.option(
+    "-d",
+    "--depth",
+    type=Numbers(0),
+    default="0",
+    help="Tokens that are in the context before.  [default: 0]",
+)
+@click.option(
+    "--concurrency",
+    type=Numbers(1, 8),
+    default="1",
+    help="Sequences at the same time, 1 to 8.  [default: 1]",
+)
+@click.option(
+    "--profile", is_flag=True, help="Show where the time of each kind of step goes; needs a GPU."
+)
+@click.option(
+    "--synthetic",
+    metavar="GEOMETRY",
+    help="Random weights instead of MODEL: qwen3.6-27b, qwen3.6-35b-a3b or a config.json.",
+)
+@click.option("--recipe", help="The formats of the random weights, by a recipe of ninfer-convert.")
+@click.option(
+    "--prefill-chunk",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    help="Prompt tokens executed at a time.",
+)
 @click.option(
     "--ops",
     type=click.Choice(OPS),
     multiple=True,
-    help="Op to time, beside the read bandwidth of the device; may be given several times.",
+    help="Op to time instead, beside the read bandwidth of the device; repeatable.",
 )
 @click.option(
     "-r",
@@ -57,39 +113,60 @@ Examples:
     help="How often each case is measured; the median is reported.",
 )
 @click.option(
-    "--device",
+    "--warmup",
     type=click.IntRange(min=0),
-    default=0,
+    default=1,
     show_default=True,
-    help="Number of the GPU.",
+    help="How often each test of a model is run before.",
 )
 @click.option(
-    "--compile-only",
-    is_flag=True,
-    help="Compile every kernel; needs no GPU.",
+    "--compare",
+    type=UserPath(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="What --json wrote before: show the speed relative to it.",
 )
+@click.option(
+    "--fail-below",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="RATIO",
+    help="Fail where the speed relative to --compare is below this.",
+)
+@click.option("--compile-only", is_flag=True, help="Compile every kernel; needs no GPU.")
 @click.option(
     "--arch",
     multiple=True,
     metavar="sm_XY[a]",
-    help="Architecture to compile for, for example sm_90a; may be given several times.  "
-    "[default: all]",
+    help="Architecture to compile for, for example sm_90a; repeatable.  [default: all]",
 )
 @version_option("ninfer-runtime")
 @common_options(SCHEMA)
-def command(terminal: Terminal, **options: Any) -> None:
-    """Measure ops on the GPU, or compile all kernels without one."""
-    from ninfer_format.errors import UsageError
+def command(terminal: Terminal, **options: Any) -> int:
+    """Measure MODEL, or single ops, or compile all kernels.
 
-    if options["compile_only"] == bool(options["ops"]):
-        raise UsageError("exactly one of --ops and --compile-only is needed")
-    if options["arch"] and not options["compile_only"]:
-        raise UsageError("--arch goes with --compile-only")
+    Figures are tokens per second, the median of the repetitions. Without MODEL, the artifact that
+    NINFER_MODEL names is measured, else the small model that comes with this package.
+    """
+    _check_options(options)
     if options["compile_only"]:
-        _refuse_given("repetitions", "device")
-        _compile(terminal, options["arch"])
+        from ninfer_runtime.cli.bench_kernels import compile_all
+
+        compile_all(terminal, options["arch"])
+        return ExitCode.OK
+    if options["ops"]:
+        from ninfer_runtime.cli.bench_ops import print_document, time_ops
+
+        document = time_ops(terminal, options)
     else:
-        _time_ops(terminal, options["device"], options["repetitions"])
+        from ninfer_runtime.cli.bench_models import print_document, time_model
+
+        options["backend"] = choose_backend(options["backend"])
+        document = time_model(terminal, options)
+    is_slower = _compare(document, options["compare"], options["fail_below"])
+    if terminal.json:
+        terminal.print_json(document)
+    else:
+        print_document(document)
+    return ExitCode.FAILED if is_slower else ExitCode.OK
 
 
 def main() -> NoReturn:
@@ -97,117 +174,32 @@ def main() -> NoReturn:
     run(command, SCHEMA)
 
 
-def _refuse_given(*names: str) -> None:
-    """Refuse options that mean nothing when no op is timed."""
-    from ninfer_format.errors import UsageError
-
-    context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"--{name} goes with --ops")
-
-
-def _compile(terminal: Terminal, architectures: tuple[str, ...]) -> None:
-    from ninfer_format.errors import UsageError
-    from ninfer_runtime import environment
-    from ninfer_runtime.bench import ceilings
-    from ninfer_runtime.cuda.compilation import compile_kernels
-    from ninfer_runtime.cuda.module_cache import ModuleCache
-    from ninfer_runtime.cuda.target import TYPICAL_TARGETS
-    from ninfer_runtime.ops.kernels import every_kernel, ops_with_kernels
-
-    for name in architectures:
-        if name not in TYPICAL_TARGETS:
-            raise UsageError(
-                f"--arch {name} is not one of {', '.join(TYPICAL_TARGETS)}",
-            )
-    targets = {
-        (kernel, architecture)
-        for architecture in architectures or TYPICAL_TARGETS
-        for kernel in ceilings.KERNELS.union(
-            *(every_kernel(op, TYPICAL_TARGETS[architecture]) for op in ops_with_kernels())
-        )
-    }
-    cache = ModuleCache(environment.kernel_cache_dir())
-    if (reason := cache.refusal()) is not None:
-        terminal.warn(f"{cache.directory}: {reason}: what is compiled will not be kept")
-    with Progress(terminal, "compiling", total=len(targets)) as progress:
-        cubins = compile_kernels(targets, cache, advance=progress.advance)
-    if terminal.json:
-        terminal.print_json({"kernels": [_resources(*item) for item in sorted(cubins.items())]})
-        return
-    for architecture in sorted({architecture for _, architecture in cubins}):
-        found = [cubin for (_, name), cubin in cubins.items() if name == architecture]
-        registers = max(cubin.registers for cubin in found)
-        size = sum(len(cubin.data) for cubin in found)
-        click.echo(
-            f"{architecture:<8}{len(found):>5} kernels, at most {registers} registers,"
-            f" {size / 1e6:.1f} MB"
-        )
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if options["compile_only"] and options["ops"]:
+        raise UsageError("--ops and --compile-only exclude each other")
+    if options["arch"] and not options["compile_only"]:
+        raise UsageError("--arch goes with --compile-only")
+    if options["compile_only"]:
+        refuse_given("--compile-only", *_OF_ALL_MODELS, *HEADINGS["Measuring"], "device")
+    if options["ops"]:
+        refuse_given("--ops", *_OF_ALL_MODELS)
+    if options["synthetic"] is not None and options["model"] is not None:
+        raise UsageError("--synthetic and MODEL exclude each other")
+    if (options["synthetic"] is None) != (options["recipe"] is None):
+        raise UsageError("--synthetic and --recipe go together")
+    if options["fail_below"] is not None and options["compare"] is None:
+        raise UsageError("--fail-below needs --compare")
 
 
-def _resources(target: tuple[Any, str], cubin: Cubin) -> dict[str, Any]:
-    kernel, architecture = target
-    return {
-        "source": kernel.source,
-        "instance": kernel.instance,
-        "architecture": architecture,
-        "registers": cubin.registers,
-        "stack_bytes": cubin.stack_bytes,
-        "spill_bytes": cubin.spill_bytes,
-        "bytes": len(cubin.data),
-    }
+def _compare(document: dict[str, Any], path: Path | None, least: float | None) -> bool:
+    """Put ratios into a document; says whether one is below what is allowed."""
+    if path is None:
+        return False
+    from ninfer_runtime.bench.comparison import add_ratios, read_rows
 
-
-def _time_ops(terminal: Terminal, index: int, repetitions: int) -> None:
-    from ninfer_runtime.bench.ceilings import KERNELS, measure_ceilings
-    from ninfer_runtime.bench.linear import LinearCase, run_linear
-    from ninfer_runtime.cuda.driver import driver_release
-    from ninfer_runtime.cuda.nvrtc import nvrtc_version
-    from ninfer_runtime.device.cuda import CudaDevice
-    from ninfer_runtime.ops.kernels import every_kernel
-    from ninfer_runtime.ops.linear.cases import DENSE_27B_SHAPES, TIMED_COLUMNS, WEIGHT_FORMATS
-
-    device = CudaDevice(index)
-    kernels = every_kernel("linear", device.target) | KERNELS
-    with Progress(terminal, "compiling", total=len(kernels)) as progress:
-        device.prepare(kernels, progress.advance)
-    ceilings = measure_ceilings(device)
-    most = max(TIMED_COLUMNS) if device.target.has_wgmma else 8
-    cases = [
-        LinearCase(name, matrix, shape, columns)
-        for name in WEIGHT_FORMATS
-        for matrix, shape in DENSE_27B_SHAPES.items()
-        for columns in TIMED_COLUMNS
-        if columns <= most
-    ]
-    with Progress(terminal, "measuring", total=len(cases)) as progress:
-        rows = list(
-            run_linear(device, ceilings, cases, repetitions=repetitions, advance=progress.advance)
-        )
-    environment = {
-        "device": device.properties.name,
-        "driver": driver_release(),
-        "cuda_of_driver": ".".join(map(str, device.properties.driver_version)),
-        "nvrtc": ".".join(map(str, nvrtc_version())),
-        "read_bytes_s": {"loads": ceilings.loads, "copies": ceilings.copies},
-    }
-    if terminal.json:
-        terminal.print_json({"environment": environment, "repetitions": repetitions, "ops": rows})
-    else:
-        _print_rows(environment, rows)
-
-
-def _print_rows(environment: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    read = environment["read_bytes_s"]
-    click.echo(
-        f"{environment['device']}: reads {read['loads'] / 1e12:.2f} TB/s by loads,"
-        f" {read['copies'] / 1e12:.2f} by copies"
-    )
-    click.echo(f"{'format':<20} {'N x K':>14} {'MB':>7} {'T':>3} {'us':>8} {'GB/s':>6}   of read")
-    for row in rows:
-        shape = f"{row['N']}x{row['K']}"
-        click.echo(
-            f"{row['format']:<20} {shape:>14} {row['megabytes']:>7.1f} {row['T']:>3}"
-            f" {row['us']:>8.2f} {row['gb_s']:>6.0f}   {row['fraction_of_read']:>6.1%}"
-        )
+    rows = [*document.get("ops", []), *document.get("tests", [])]
+    ratios = add_ratios(rows, read_rows(path, SCHEMA))
+    if not ratios:
+        raise UsageError("nothing in it was measured now", path=path)
+    return least is not None and min(ratios) < least

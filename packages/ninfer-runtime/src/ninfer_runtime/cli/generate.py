@@ -18,6 +18,7 @@ from ninfer_runtime.cli.model_options import (
     choose_model,
     model_options,
     show_model,
+    show_progress,
 )
 from ninfer_runtime.cli.sampling_options import SAMPLING_OPTION_NAMES, sampling_options
 from ninfer_runtime.cli.user_path import UserPath
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     )
 
 SCHEMA = "ninfer/1"
+
+GPU_PREFILL_CHUNK = 4096
+"""A single prompt may take all the memory that is left."""
 
 STDERR = 2
 """File descriptor of the standard error stream."""
@@ -104,9 +108,8 @@ Examples:
 @click.option(
     "--prefill-chunk",
     type=click.IntRange(min=1),
-    default=1024,
-    show_default=True,
-    help="Prompt tokens executed at a time, a multiple of 128.",
+    help="Prompt tokens executed at a time, a multiple of 128.  [default: 1024, on a GPU up to "
+    "4096]",
 )
 @sampling_options()
 @click.option(
@@ -173,6 +176,9 @@ def _engine_options(model: Path, options: dict[str, Any]) -> EngineOptions:
         device=options["device"],
         max_context=options["max_context"],
         prefill_chunk=options["prefill_chunk"],
+        gpu_prefill_chunk=GPU_PREFILL_CHUNK,
+        kv_dtype=options["kv_dtype"],
+        use_cuda_graph=options["cuda_graph"],
         chat_template=options["chat_template"],
     )
 
@@ -203,7 +209,7 @@ def _generate(
 ) -> int:
     from ninfer_runtime.engine.engine import Engine
 
-    with Engine(engine_options) as engine:
+    with Engine(engine_options, show_progress(terminal)) as engine:
         show_model(terminal, engine.model_info)
         statistics, is_interrupted = _answer(terminal, engine, prompt, request)
     if options["print_token_ids"]:

@@ -8,28 +8,47 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 
-from ninfer_format.commandline import Terminal
+from ninfer_format.commandline import Progress, Terminal
 from ninfer_runtime.cli.user_path import UserPath
 from ninfer_runtime.engine.options import Backend
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ninfer_runtime.engine.model_info import ModelInfo
+    from ninfer_runtime.engine.progress import ShowProgress
 
 R = TypeVar("R")
 
-MODEL_OPTION_NAMES = ("backend", "device")
+KV_DTYPES = ("bf16", "int8", "fp8", "nvfp4", "k8v4", "fp32")
+"""Names of `ninfer_runtime.kv.formats`, which needs NumPy."""
+
+MODEL_OPTION_NAMES = ("backend", "device", "kv_dtype", "cuda_graph")
 
 
 def model_options(
     option_class: type[click.Option] = click.Option,
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add MODEL, ``--backend`` and ``--device`` to a click command.
+    """Add MODEL, ``--backend``, ``--device``, ``--kv-dtype`` and ``--no-cuda-graph``.
 
     Args:
         option_class: Class of the options.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        function = click.option(
+            "--cuda-graph/--no-cuda-graph",
+            cls=option_class,
+            default=True,
+            help="Run recorded steps on a GPU, or launch every kernel alone.  [default: recorded]",
+        )(function)
+        function = click.option(
+            "--kv-dtype",
+            cls=option_class,
+            type=click.Choice(KV_DTYPES),
+            help="How keys and values are stored; fp32 on the CPU only."
+            "  [default: bf16, on the CPU fp32]",
+        )(function)
         function = click.option(
             "--device",
             cls=option_class,
@@ -79,6 +98,17 @@ def choose_backend(named: Backend | None) -> Backend:
     from ninfer_runtime import environment
 
     return named or environment.backend() or "auto"
+
+
+def show_progress(terminal: Terminal) -> ShowProgress:
+    """What shows the work of loading in this terminal."""
+
+    def show(
+        description: str, total: int, /, *, in_bytes: bool = False
+    ) -> AbstractContextManager[Progress]:
+        return Progress(terminal, description, total=total, unit="bytes" if in_bytes else "steps")
+
+    return show
 
 
 def show_model(terminal: Terminal, info: ModelInfo) -> None:

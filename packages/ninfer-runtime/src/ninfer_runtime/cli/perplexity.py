@@ -23,6 +23,7 @@ from ninfer_runtime.cli.model_options import (
     choose_model,
     model_options,
     show_model,
+    show_progress,
 )
 from ninfer_runtime.cli.user_path import UserPath
 
@@ -169,9 +170,11 @@ def _load(terminal: Terminal, options: dict[str, Any]) -> LoadedModel:
         backend=choose_backend(options["backend"]),
         device=options["device"],
         max_context=options["context"],
+        kv_dtype=options["kv_dtype"],
+        use_cuda_graph=options["cuda_graph"],
     )
     try:
-        return load(engine_options)
+        return load(engine_options, show_progress(terminal))
     except ContextError as error:
         # The engine speaks of an option that this command calls by another name.
         raise UsageError(f"--context {error.found} is outside 1..{error.largest}") from error

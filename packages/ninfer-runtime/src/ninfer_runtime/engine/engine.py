@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Self
 from ninfer_runtime.engine.admission import check_output_tokens, check_prompt, output_limit
 from ninfer_runtime.engine.handle import GenerationHandle
 from ninfer_runtime.engine.loading import load
+from ninfer_runtime.engine.progress import ShowProgress, show_nothing
 from ninfer_runtime.engine.request_queue import QueuedRequest, RequestQueue
 from ninfer_runtime.engine.stats import Availability, Counters, RuntimeStats
 from ninfer_runtime.engine.worker import Worker
-from ninfer_runtime.sampling.sampler import Sampler
+from ninfer_runtime.sampling.params import Sampling
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.frontend import Frontend
@@ -36,6 +37,7 @@ class Engine:
 
     Args:
         options: What to build it from.
+        show: Is told what takes time until the engine is there.
 
     Raises:
         StartupError: It cannot be built from these options and this artifact.
@@ -43,8 +45,8 @@ class Engine:
         UnsupportedConfigError: The artifact's model is not implemented.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
-        loaded = load(options)
+    def __init__(self, options: EngineOptions, show: ShowProgress = show_nothing) -> None:
+        loaded = load(options, show)
         self._start(loaded.program, loaded.frontend, loaded.options, loaded.info)
 
     @classmethod
@@ -145,7 +147,7 @@ class Engine:
         request = QueuedRequest(
             prompt=prompt,
             limit=output_limit(options.max_output_tokens, len(prompt.token_ids), self.max_context),
-            sampler=self._sampler(prompt, options),
+            sampling=self._sampling(prompt, options),
             output=self._frontend.open_output(prompt, options),
             sink=sink,
             submitted_at=now,
@@ -154,10 +156,10 @@ class Engine:
         self._queue.submit(request)
         return GenerationHandle(request, self._queue)
 
-    def _sampler(self, prompt: PreparedPrompt, options: RequestOptions) -> Sampler:
+    def _sampling(self, prompt: PreparedPrompt, options: RequestOptions) -> Sampling:
         preset = self._frontend.sampling_preset(prompt.starts_in_reasoning)
         seed = secrets.randbits(64) if options.seed is None else options.seed
-        return Sampler(options.sampling.apply(preset), seed, self._frontend.tokenizer.public_tokens)
+        return Sampling(options.sampling.apply(preset), seed)
 
     def close(self) -> None:
         """Stop: waiting requests end with ``unavailable``, the running one is cancelled.

@@ -16,12 +16,9 @@ from ninfer_runtime.engine.request import (
     PromptProgress,
     Timings,
 )
-from ninfer_runtime.errors import RequestError, RequestErrorKind
-from ninfer_runtime.sampling.random import Purpose
+from ninfer_runtime.errors import DeviceMemoryError, RequestError, RequestErrorKind
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ninfer_runtime.engine.program import Program, SequenceHandle
     from ninfer_runtime.engine.request_queue import QueuedRequest
     from ninfer_runtime.engine.stats import Counters
@@ -87,7 +84,9 @@ class Generation:
         self._emit(lambda sink: sink.start(start))
         # The last token is chosen but not executed.
         capacity = self._prompt_tokens + max(self._request.limit.tokens, 1) - 1
-        handle = _call(self._program.begin, self._request.prompt.token_ids, capacity)
+        handle = _call(
+            self._program.begin, self._request.prompt.token_ids, capacity, self._request.sampling
+        )
         try:
             reason = self._generate(handle)
             self._publish(self._output.close(reason))
@@ -101,14 +100,14 @@ class Generation:
 
     def _generate(self, handle: SequenceHandle) -> FinishReason:
         try:
-            logits = self._prefill(handle)
+            token_id = self._prefill(handle)
             if self._request.limit.tokens == 0:
                 return self._request.limit.reason
-            return self._decode(handle, logits)
+            return self._decode(handle, token_id)
         except _CancelledError:
             return FinishReason.CANCELLED
 
-    def _prefill(self, handle: SequenceHandle) -> np.ndarray:
+    def _prefill(self, handle: SequenceHandle) -> int:
         processed = 0
         self._report_progress(processed)
         while True:
@@ -116,26 +115,19 @@ class Generation:
             self._counters.computed_prefill_tokens += step.processed - processed
             processed = step.processed
             self._report_progress(processed)
-            if step.logits is not None:
-                return step.logits
+            if step.token_id is not None:
+                return step.token_id
 
-    def _decode(self, handle: SequenceHandle, logits: np.ndarray) -> FinishReason:
-        sampler = self._request.sampler
-        position = self._prompt_tokens - 1
-        purpose = Purpose.PREFILL
+    def _decode(self, handle: SequenceHandle, token_id: int) -> FinishReason:
         for generated in range(1, self._request.limit.tokens + 1):
-            token_id = sampler.sample(logits, position, purpose)
-            sampler.record(token_id)
             deltas, stop = self._output.accept(token_id)
             self._count_token()
             self._publish(deltas)
             if stop is not None:
                 return stop
             if generated < self._request.limit.tokens:
-                logits = self._unit(self._program.decode, handle, token_id)
+                token_id = self._unit(self._program.decode, handle, token_id)
                 self._counters.decode_rounds += 1
-            position += 1
-            purpose = Purpose.DECODE
         return self._request.limit.reason
 
     def _unit(self, execute: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -189,7 +181,7 @@ class Generation:
             reasoning_tokens=self._output.reasoning_tokens,
             token_ids=tuple(self._output.token_ids),
             timings=self._timings(),
-            seed=self._request.sampler.seed,
+            seed=self._request.sampling.seed,
         )
 
     def _timings(self) -> Timings:
@@ -209,7 +201,7 @@ def _call(execute: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return execute(*args, **kwargs)
     except RequestError:
         raise
-    except MemoryError as error:
+    except (MemoryError, DeviceMemoryError) as error:
         raise RequestError(
             RequestErrorKind.UNAVAILABLE,
             "memory ran out while the request was executed",

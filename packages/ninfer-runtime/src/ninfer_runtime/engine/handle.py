@@ -31,12 +31,12 @@ class GenerationHandle:
     @property
     def seed(self) -> int:
         """Seed of the request's random numbers, also where the engine drew it."""
-        return self._request.sampler.seed
+        return self._request.sampling.seed
 
     @property
     def sampling(self) -> SamplingParams:
         """How the request's tokens are drawn, with the model's preset applied."""
-        return self._request.sampler.params
+        return self._request.sampling.params
 
     def cancel(self) -> None:
         """End the request at its next chunk or step, or at once while it waits.

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ninfer_runtime.engine.memory_plan import check_memory, choose_prefill_chunk
 from ninfer_runtime.engine.model_info import ModelInfo, describe
 from ninfer_runtime.engine.options import Backend, EngineOptions
-from ninfer_runtime.errors import CapacityError, StartupError
+from ninfer_runtime.engine.progress import Progress, ShowProgress, show_nothing
+from ninfer_runtime.errors import DeviceError, DeviceFailedError, StartupError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
-    from ninfer_runtime.engine.numpy_program import NumpyProgram
-    from ninfer_runtime.models.architecture import LanguageModel
+    from ninfer_runtime.engine.executor import Executor
+    from ninfer_runtime.engine.model_program import ModelProgram
+    from ninfer_runtime.kv.formats import KVFormat
+    from ninfer_runtime.models.architecture import ModelMemory
     from ninfer_runtime.text.frontend import Frontend
 
 
@@ -29,40 +35,80 @@ class LoadedModel:
         options: The options it was loaded with, the backend decided.
     """
 
-    program: NumpyProgram
+    program: ModelProgram
     frontend: Frontend
     info: ModelInfo
     options: EngineOptions
 
 
-def load(options: EngineOptions) -> LoadedModel:
+def load(options: EngineOptions, show: ShowProgress = show_nothing) -> LoadedModel:
     """Open the artifact of `options` and load its text model.
+
+    Args:
+        options: What to load, and how it will be executed.
+        show: Is told what takes time.
 
     Raises:
         StartupError: The options do not fit the artifact or this host.
         CapacityError: The weights, or beside them one sequence, do not fit into memory.
         ArtifactError: The artifact is damaged.
         UnsupportedConfigError: The artifact's model is not implemented.
+        UnsupportedOpError: The device has no kernel for something of the model.
         DeviceError: The backend is not available.
     """
     from ninfer_format import open_artifact
-    from ninfer_runtime.engine.numpy_program import NumpyProgram
-    from ninfer_runtime.models.registry import load_model
+    from ninfer_runtime.engine.executor import Executor
+    from ninfer_runtime.engine.executor_options import ExecutorOptions
+    from ninfer_runtime.engine.model_program import ModelProgram
+    from ninfer_runtime.models.registry import load_model, model_memory
 
     started = time.monotonic()
-    options = replace(options, backend=_resolve_backend(options.backend))
     with open_artifact(options.model) as artifact:
-        device = _open_device(options.backend, options.device)
+        device = open_device(options.backend, options.device)
+        kv_format = resolve_kv_format(options.kv_dtype, device)
         # The text side first: it takes no time and may refuse the artifact or the template.
         frontend = _open_frontend(artifact, options)
-        model = load_model(artifact, device)
-        _check_sequence_memory(model, device, options)
+        max_context = options.resolve_max_context(_positions(artifact))
+        memory = model_memory(artifact, device, max_context, kv_format)
+        prefill_chunk = choose_prefill_chunk(options, memory, device)
+        check_memory(memory, device, prefill_chunk)
+        with _show_weights(show, memory, device) as progress:
+            model = load_model(artifact, device, progress.advance)
+        executor_options = ExecutorOptions(
+            kv_format=kv_format,
+            max_context=max_context,
+            public_tokens=frontend.tokenizer.public_tokens,
+            prefill_chunk=prefill_chunk,
+            use_graphs=options.use_cuda_graph,
+        )
+        executor = Executor(model, executor_options)
+        prepare(executor, show)
         info = describe(
             artifact,
             public_tokens=frontend.tokenizer.public_tokens,
             load_s=time.monotonic() - started,
         )
-        return LoadedModel(NumpyProgram(model, options.prefill_chunk), frontend, info, options)
+        decided = replace(
+            options,
+            backend=cast(Backend, device.kind),
+            kv_dtype=kv_format.name,
+            prefill_chunk=prefill_chunk,
+        )
+        program = ModelProgram(executor, runs_ahead=device.kind != "cpu")
+        return LoadedModel(program, frontend, info, decided)
+
+
+def prepare(executor: Executor, show: ShowProgress = show_nothing) -> None:
+    """Make an executor ready: everything compiled, its steps recorded.
+
+    Raises:
+        KernelCompileError: A kernel has an error.
+    """
+    needed = executor.device.needs(executor.works())
+    if needed:
+        with show("preparing kernels", len(needed)) as progress:
+            executor.device.prepare(needed, progress.advance)
+    executor.record()
 
 
 def load_frontend(options: EngineOptions) -> Frontend:
@@ -83,7 +129,8 @@ def _open_frontend(artifact: Artifact, options: EngineOptions) -> Frontend:
     from ninfer_runtime.text.frontend import Frontend
 
     _require_text(artifact)
-    _check_context(artifact, options)
+    # Too long a context is refused before weights are read, which may take minutes.
+    options.resolve_max_context(_positions(artifact))
     frontend = Frontend.from_artifact(artifact, options.chat_template)
     _check_vocabulary(artifact, frontend)
     return frontend
@@ -101,12 +148,11 @@ def _require_text(artifact: Artifact) -> None:
         )
 
 
-def _check_context(artifact: Artifact, options: EngineOptions) -> None:
-    """Refuse too long a context before weights are read, which may take minutes."""
+def _positions(artifact: Artifact) -> int:
+    """Longest sequence in tokens that the model was made for."""
     positions = artifact.directory.components["text"].config.get("max_position_embeddings")
-    # The architecture checks its configuration itself when the model is loaded.
-    if isinstance(positions, int):
-        options.resolve_max_context(positions)
+    # The architecture refuses a configuration without this number when the model is loaded.
+    return positions if isinstance(positions, int) else 1
 
 
 def _check_vocabulary(artifact: Artifact, frontend: Frontend) -> None:
@@ -125,43 +171,47 @@ def _check_vocabulary(artifact: Artifact, frontend: Frontend) -> None:
         )
 
 
-def _check_sequence_memory(model: LanguageModel, device: Device, options: EngineOptions) -> None:
-    """Refuse a context whose state does not fit beside the weights (engine specification, 2.7)."""
-    needed = model.state_bytes(options.resolve_max_context(model.max_position_embeddings))
-    free = device.memory().free_bytes
-    if needed > free:
-        raise CapacityError(
-            f"one sequence needs {needed} bytes of {device.kind} memory after the weights, "
-            f"{free} are free",
-            needed_bytes=needed,
-            free_bytes=free,
-            hint="free memory or reduce the context",
-        )
+def _show_weights(
+    show: ShowProgress, memory: ModelMemory, device: Device
+) -> AbstractContextManager[Progress]:
+    """Show the loading of weights where it reports what it does."""
+    if device.kind == "cpu":
+        return show_nothing("", 0)
+    return show("loading weights", memory.weight_bytes, in_bytes=True)
 
 
-def _resolve_backend(backend: Backend) -> Backend:
-    """Decide what ``auto`` is: the only backend that every op has an implementation for."""
-    return "cpu" if backend == "auto" else backend
-
-
-def _open_device(backend: Backend, index: int) -> Device:
-    """Open the device that executes a model.
-
-    Args:
-        backend: Kind of device; not ``auto``.
-        index: Number of the device among those of its kind.
+def resolve_kv_format(name: str | None, device: Device) -> KVFormat:
+    """The storage of keys and values: the one that is named, else the device's default.
 
     Raises:
-        DeviceError: The backend is not available.
-        StartupError: ``device``: there is no device of this number.
+        StartupError: ``kv_dtype``: the device has none of this name.
+    """
+    from ninfer_runtime.kv.formats import kv_formats
+
+    formats = kv_formats(device.kind)
+    if name is None:
+        return next(iter(formats.values()))
+    if name not in formats:
+        raise StartupError(
+            "kv_dtype",
+            f"kv_dtype {name!r} is not one of {', '.join(formats)}, which {device.kind} devices have",
+        )
+    return formats[name]
+
+
+def open_device(backend: Backend, index: int) -> Device:
+    """Open the device that executes a model; for ``auto`` a GPU if one is there.
+
+    Raises:
+        DeviceError: The backend is not available, or there is no device of this number.
     """
     from ninfer_runtime.device.registry import get_device
 
-    device = get_device(backend)
-    if device.index != index:
-        raise StartupError(
-            "device",
-            f"there is no {device.kind} device {index}",
-            hint=f"use device {device.index}",
-        )
-    return device
+    if backend != "auto":
+        return get_device(backend, index)
+    try:
+        return get_device("cuda", index)
+    except DeviceFailedError:
+        raise
+    except DeviceError:
+        return get_device("cpu", index)

@@ -25,7 +25,12 @@ class EngineOptions:
         max_context: Longest sequence (prompt and output) in tokens; None takes
             `default_max_context`, lowered to the model's limit.
         default_max_context: See `max_context`.
-        prefill_chunk: Prompt tokens executed at a time, a multiple of 128.
+        prefill_chunk: Prompt tokens executed at a time, a multiple of 128; None takes 1024, on a GPU
+            `gpu_prefill_chunk`.
+        gpu_prefill_chunk: See `prefill_chunk`; halved until everything fits.
+        kv_dtype: How keys and values are stored, a name of `ninfer_runtime.kv.formats.kv_formats`;
+            None takes the default of the device: ``fp32`` on the CPU, ``bf16`` on a GPU.
+        use_cuda_graph: Whether a GPU runs recorded steps; without, each kernel is launched alone.
         max_pending_requests: Requests that may wait beside the running one.
         pending_timeout_s: How long one may wait, in seconds.
         chat_template: File with a template to use instead of the artifact's own.
@@ -39,7 +44,10 @@ class EngineOptions:
     device: int = 0
     max_context: int | None = None
     default_max_context: int = 2048
-    prefill_chunk: int = 1024
+    prefill_chunk: int | None = None
+    gpu_prefill_chunk: int = 1024
+    kv_dtype: str | None = None
+    use_cuda_graph: bool = True
     max_pending_requests: int = 16
     pending_timeout_s: float = 30.0
     chat_template: Path | None = None
@@ -55,12 +63,14 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError("context_domain", f"{name} {value} must be at least 1")
-        if self.prefill_chunk < 1 or self.prefill_chunk % PREFILL_CHUNK_MULTIPLE:
-            raise StartupError(
-                "chunk_alignment",
-                f"prefill_chunk must be a positive multiple of {PREFILL_CHUNK_MULTIPLE}, "
-                f"found {self.prefill_chunk}",
-            )
+        for name in ("prefill_chunk", "gpu_prefill_chunk"):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or value % PREFILL_CHUNK_MULTIPLE):
+                raise StartupError(
+                    "chunk_alignment",
+                    f"{name} must be a positive multiple of {PREFILL_CHUNK_MULTIPLE}, "
+                    f"found {value}",
+                )
         if self.max_pending_requests < 1:
             raise StartupError(
                 "pending_domain",

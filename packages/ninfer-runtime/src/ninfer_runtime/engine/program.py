@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
+    from ninfer_runtime.sampling.params import Sampling
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceHandle:
@@ -32,11 +34,11 @@ class PrefillStep:
 
     Attributes:
         processed: Prompt tokens executed so far.
-        logits: float32 [V] that choose the first token; None before the last chunk.
+        token_id: The token that is chosen after the prompt; None before the last chunk.
     """
 
     processed: int
-    logits: np.ndarray | None
+    token_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,32 @@ class Program(Protocol):
         """Longest sequence in tokens that the model was made for."""
         ...
 
-    def begin(self, token_ids: Sequence[int], capacity: int) -> SequenceHandle:
-        """Start a sequence with a prompt and room for `capacity` executed tokens."""
+    def begin(self, token_ids: Sequence[int], capacity: int, sampling: Sampling) -> SequenceHandle:
+        """Start a sequence.
+
+        Args:
+            token_ids: Its prompt.
+            capacity: Tokens that it may execute, the prompt among them.
+            sampling: How its tokens are chosen.
+        """
         ...
 
     def advance_prefill(self, handle: SequenceHandle) -> PrefillStep:
-        """Execute the next chunk of the prompt."""
+        """Execute the next chunk of the prompt, and choose a token after the last one.
+
+        Raises:
+            RequestError: ``non_finite_logits``: the logits to choose from are not all finite.
+        """
         ...
 
-    def decode(self, handle: SequenceHandle, token_id: int) -> np.ndarray:
-        """Execute one more token; returns float32 logits [V] for the one after it."""
+    def decode(self, handle: SequenceHandle, token_id: int) -> int:
+        """Execute a token that has been chosen, and choose the one after it.
+
+        Tokens that are executed so, but not those of the prompt, count for the penalties.
+
+        Raises:
+            RequestError: ``non_finite_logits``: the logits to choose from are not all finite.
+        """
         ...
 
     def finish(self, handle: SequenceHandle) -> None:

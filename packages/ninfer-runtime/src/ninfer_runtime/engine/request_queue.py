@@ -27,7 +27,7 @@ from ninfer_runtime.errors import RequestError, RequestErrorKind
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.frontend import OutputSession
-    from ninfer_runtime.sampling.sampler import Sampler
+    from ninfer_runtime.sampling.params import Sampling
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class QueuedRequest:
     Attributes:
         prompt: What to execute.
         limit: How far to generate.
-        sampler: Chooses its tokens.
+        sampling: How its tokens are chosen.
         output: Turns them into text.
         sink: Where events go, if anywhere.
         submitted_at: Monotonic time in seconds.
@@ -49,7 +49,7 @@ class QueuedRequest:
 
     prompt: PreparedPrompt
     limit: OutputLimit
-    sampler: Sampler
+    sampling: Sampling
     output: OutputSession
     sink: OutputSink | None
     submitted_at: float
@@ -72,7 +72,7 @@ class QueuedRequest:
             reasoning_tokens=0,
             token_ids=(),
             timings=Timings(queue_s=waited, prefill_s=0.0, decode_s=0.0, total_s=waited),
-            seed=self.sampler.seed,
+            seed=self.sampling.seed,
         )
 
 

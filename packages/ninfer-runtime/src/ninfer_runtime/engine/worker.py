@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ninfer_runtime.engine.generation import Generation, ProgramError
 from ninfer_runtime.engine.nonfinite import NonFiniteWatch
 from ninfer_runtime.engine.stats import Availability, Counters
-from ninfer_runtime.errors import RequestError, RequestErrorKind
+from ninfer_runtime.errors import DeviceMemoryError, RequestError, RequestErrorKind
 
 if TYPE_CHECKING:
     from ninfer_runtime.engine.program import Program
@@ -118,7 +118,7 @@ class Worker:
 
     def _reject(self, request: QueuedRequest, error: RequestError) -> RequestError:
         self._counters.failed_requests += 1
-        if isinstance(error.__cause__, MemoryError):
+        if isinstance(error.__cause__, (MemoryError, DeviceMemoryError)):
             self._counters.oom_recovered += 1
         if error.kind is RequestErrorKind.NON_FINITE_LOGITS:
             self._counters.nonfinite_requests += 1

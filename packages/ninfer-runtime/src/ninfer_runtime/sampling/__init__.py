@@ -1,4 +1,4 @@
-"""Choosing the next token: parameters, the processed distribution, random numbers, the sampler.
+"""Choosing the next token: parameters, the processed distribution, random numbers.
 
 Import from the modules: this one stays empty so that a command's help needs no NumPy.
 """

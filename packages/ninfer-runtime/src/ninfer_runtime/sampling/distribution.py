@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ninfer_runtime.errors import RequestError, RequestErrorKind
 from ninfer_runtime.sampling.params import MAX_CANDIDATES, SamplingParams
 
 
@@ -38,22 +37,13 @@ def penalized(logits: np.ndarray, params: SamplingParams, counts: np.ndarray) ->
     """Subtract the penalties from logits.
 
     Args:
-        logits: float32 [V], the public tokens only.
+        logits: float32 [V], finite, the public tokens only.
         params: Presence and frequency penalty are used.
         counts: int32 [V], how often each token was generated.
 
     Returns:
         float32 [V]; `logits` itself if there is no penalty.
-
-    Raises:
-        RequestError: ``non_finite_logits``: a logit is NaN or infinite.
     """
-    if not np.isfinite(logits).all():
-        token = int(np.flatnonzero(~np.isfinite(logits))[0])
-        raise RequestError(
-            RequestErrorKind.NON_FINITE_LOGITS,
-            f"the model computed a logit that is not finite ({logits[token]} for token {token})",
-        )
     if not params.has_penalties:
         return logits
     seen = np.float32(params.presence_penalty) * (counts > 0).astype(np.float32)

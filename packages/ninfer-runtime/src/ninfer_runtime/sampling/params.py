@@ -67,6 +67,31 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the tokens of one request are drawn: the same values give the same tokens.
+
+    Attributes:
+        params: From which distribution.
+        seed: Seed of the random numbers, u64.
+
+    Raises:
+        UsageError: The seed is not a u64.
+    """
+
+    params: SamplingParams
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check the seed."""
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed must be an integer in 0..{(1 << 64) - 1}, found {self.seed}")
+
+
+GREEDY = Sampling(SamplingParams(0.0, 1.0, 0, 0.0, 0.0, 0.0), seed=0)
+"""The best token each time."""
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingOverrides:
     """What a caller asks for instead of the preset; None keeps the preset's value.
 

@@ -3,63 +3,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.runtime.engine.history_model import PUBLIC, HistoryModel, executor_of, history_row
 
-from ninfer_runtime.device import get_device
-from ninfer_runtime.engine.numpy_program import NumpyProgram, StaleHandleError, log_probabilities
+from ninfer_runtime.engine.model_program import ModelProgram, StaleHandleError, log_probabilities
+from ninfer_runtime.errors import RequestError, RequestErrorKind
 
-V = 11
-PUBLIC = 9
-
-
-class HistoryState:
-    def __init__(self, capacity):
-        self.capacity = capacity
-        self.tokens = []
-
-    @property
-    def length(self):
-        return len(self.tokens)
-
-    @property
-    def num_bytes(self):
-        return 100 * self.length
+tokens_strategy = st.lists(st.integers(0, PUBLIC - 1), min_size=2, max_size=40)
 
 
-class HistoryModel:
-    """Its logits depend on every token before, so that a lost or repeated one shows."""
-
-    vocab_size = V
-    max_position_embeddings = 1000
-    weight_bytes = 4321
-
-    def __init__(self):
-        self.device = get_device("cpu")
-        self.chunks = []
-        self.logit_rows = []
-
-    def state_bytes(self, capacity):
-        return 100 * capacity
-
-    def new_state(self, capacity):
-        return HistoryState(capacity)
-
-    def forward(self, token_ids, state):
-        self.chunks.append(len(token_ids))
-        rows = []
-        for token in token_ids:
-            state.tokens.append(int(token))
-            rows.append(history_row(state.tokens))
-        assert state.length <= state.capacity
-        return self.device.from_host(np.stack(rows))
-
-    def logits(self, hidden):
-        self.logit_rows.append(hidden.shape[0])
-        return self.device.to_host(hidden)
+def best(tokens):
+    return int(history_row(tokens)[:PUBLIC].argmax())
 
 
-def history_row(tokens):
-    seed = [len(tokens), *tokens]
-    return np.random.default_rng(seed).normal(size=V).astype(np.float32)
+def program_of(chunk=128, model=None, **options):
+    return ModelProgram(executor_of(model, chunk), **options)
 
 
 def reference_scores(tokens, first_target):
@@ -70,62 +27,101 @@ def reference_scores(tokens, first_target):
     return np.array(scores)
 
 
-tokens_strategy = st.lists(st.integers(0, PUBLIC - 1), min_size=2, max_size=40)
-
-
 @given(tokens_strategy, st.integers(1, 50))
 def test_prefill_executes_every_token_once_in_chunks(tokens, chunk):
     model = HistoryModel()
-    program = NumpyProgram(model, chunk)
+    program = program_of(chunk, model)
     handle = program.begin(tokens, len(tokens))
     processed = []
     while True:
         step = program.advance_prefill(handle)
         processed.append(step.processed)
-        if step.logits is not None:
+        if step.token_id is not None:
             break
     assert processed == [*range(chunk, len(tokens), chunk), len(tokens)]
-    assert sum(model.chunks) == len(tokens)
+    assert sum(columns for _, columns in model.shapes) == len(tokens)
     assert model.logit_rows == [1]
-    np.testing.assert_array_equal(step.logits, history_row(tokens))
+    assert step.token_id == best(tokens)
 
 
 @given(tokens_strategy, st.integers(1, 20))
 def test_decode_continues_the_prompt(tokens, prompt_tokens):
     prompt, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
-    program = NumpyProgram(HistoryModel(), 128)
+    program = program_of()
     handle = program.begin(prompt, len(tokens))
     program.advance_prefill(handle)
     for position, token in enumerate(rest, start=len(prompt) + 1):
-        logits = program.decode(handle, token)
-        np.testing.assert_array_equal(logits, history_row(tokens[:position]))
+        assert program.decode(handle, token) == best(tokens[:position])
+
+
+@pytest.mark.parametrize("spare", [0, 1, 30])
+def test_steps_may_be_begun_before_they_are_asked_for(spare):
+    prompt, model = [1, 2, 3], HistoryModel()
+    program = program_of(model=model, runs_ahead=True)
+    for _ in range(2):
+        model.shapes.clear()
+        handle = program.begin(prompt, len(prompt) + 20 + spare)
+        tokens = [*prompt, program.advance_prefill(handle).token_id]
+        for _ in range(20):
+            tokens.append(program.decode(handle, tokens[-1]))
+        program.finish(handle)
+        for position in range(len(prompt), len(tokens)):
+            assert tokens[position] == best(tokens[:position])
+        # One more than was asked for, where there is room.
+        assert len(model.shapes) == 1 + 20 + min(spare, 1)
+
+
+class OnceBrokenModel(HistoryModel):
+    def forward(self, step, state):
+        hidden = super().forward(step, state)
+        if len(self.shapes) == 2:
+            hidden.array[:] = np.nan
+        return hidden
+
+
+def test_a_broken_step_is_told_though_the_next_one_has_been_begun():
+    program = program_of(model=OnceBrokenModel(), runs_ahead=True)
+    handle = program.begin([1], 10)
+    program.advance_prefill(handle)
+    with pytest.raises(RequestError, match="a logit that is not finite") as caught:
+        program.decode(handle, 3)
+    assert caught.value.kind is RequestErrorKind.NON_FINITE_LOGITS
+
+
+def test_another_token_than_the_chosen_one_is_no_longer_possible_then():
+    program = program_of(runs_ahead=True)
+    handle = program.begin([1], 10)
+    program.advance_prefill(handle)
+    chosen = program.decode(handle, 3)
+    with pytest.raises(StaleHandleError, match=f"token {chosen + 1} is executed, {chosen} was"):
+        program.decode(handle, chosen + 1)
 
 
 @given(tokens_strategy, st.data(), st.integers(1, 50))
 def test_scores_agree_with_a_reference_for_any_chunk(tokens, data, chunk):
     first_target = data.draw(st.integers(1, len(tokens) - 1))
-    scores = NumpyProgram(HistoryModel(), chunk).score(tokens, first_target, PUBLIC)
+    scores = program_of(chunk).score(tokens, first_target, PUBLIC)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, reference_scores(tokens, first_target), atol=1e-5)
 
 
 def test_scoring_bounds_the_rows_of_logits_that_exist_at_a_time():
     model = HistoryModel()
-    NumpyProgram(model, 1024).score([1] * 700, 300, PUBLIC)
-    assert model.chunks == [699]
+    program_of(1024, model).score([1] * 700, 300, PUBLIC)
+    assert model.shapes == [(1, 699)]
     assert max(model.logit_rows) <= 128
     assert sum(model.logit_rows) == 400
 
 
 def test_scoring_starts_from_an_empty_state_each_time():
-    program = NumpyProgram(HistoryModel(), 16)
+    program = program_of(16)
     tokens = [1, 2, 3, 4, 5]
     first = program.score(tokens, 1, PUBLIC)
     np.testing.assert_array_equal(program.score(tokens, 1, PUBLIC), first)
 
 
 def test_a_handle_is_stale_after_its_sequence_has_ended():
-    program = NumpyProgram(HistoryModel(), 16)
+    program = program_of(16)
     old = program.begin([1, 2], 10)
     program.finish(old)
     new = program.begin([3], 10)
@@ -138,7 +134,7 @@ def test_a_handle_is_stale_after_its_sequence_has_ended():
 
 
 def test_a_second_sequence_is_refused_while_one_is_active():
-    program = NumpyProgram(HistoryModel(), 16)
+    program = program_of(16)
     handle = program.begin([1, 2], 10)
     with pytest.raises(StaleHandleError):
         program.begin([3], 10)
@@ -147,15 +143,14 @@ def test_a_second_sequence_is_refused_while_one_is_active():
 
 
 def test_memory_counts_weights_and_the_largest_sequence():
-    program = NumpyProgram(HistoryModel(), 16)
-    for tokens in ([1] * 5, [1] * 9, [1] * 2):
-        handle = program.begin(tokens, 10)
-        program.advance_prefill(handle)
+    program = program_of(16)
+    for capacity, pages in ((10, 1), (200, 4), (65, 2)):
+        handle = program.begin([1, 2], capacity)
         memory = program.memory()
-        assert (memory.weight_bytes, memory.sequence_bytes) == (4321, 100 * len(tokens))
+        assert (memory.weight_bytes, memory.sequence_bytes) == (4321, 100 * pages + 7)
         program.finish(handle)
     memory = program.memory()
-    assert (memory.sequence_bytes, memory.sequence_peak_bytes) == (0, 900)
+    assert (memory.sequence_bytes, memory.sequence_peak_bytes) == (0, 407)
 
 
 finite = st.floats(-1e4, 1e4, width=32)
@@ -187,21 +182,23 @@ def test_a_row_that_is_not_finite_gives_a_score_that_is_not(value):
 
 
 class OverflowingModel(HistoryModel):
-    def forward(self, token_ids, state):
-        hidden = super().forward(token_ids, state)
+    def forward(self, step, state):
+        hidden = super().forward(step, state)
         hidden.array[:] *= np.float32(3e38)
         hidden.array[:] *= np.float32(3e38)
         hidden.array[:] -= hidden.array
         return hidden
 
 
-def test_numbers_that_overflow_give_no_warnings_but_what_is_not_finite(recwarn):
-    program = NumpyProgram(OverflowingModel(), 4)
+def test_numbers_that_overflow_give_no_warnings_but_an_error_that_says_so(recwarn):
+    program = program_of(4, OverflowingModel())
     handle = program.begin((1, 2), 3)
-    logits = program.advance_prefill(handle).logits
-    assert logits is not None
-    assert np.isnan(logits).all()
-    assert np.isnan(program.decode(handle, 3)).all()
+    message = r"a logit that is not finite \(nan for token 0\)"
+    with pytest.raises(RequestError, match=message) as caught:
+        program.advance_prefill(handle)
+    assert caught.value.kind is RequestErrorKind.NON_FINITE_LOGITS
+    with pytest.raises(RequestError, match=message):
+        program.decode(handle, 3)
     program.finish(handle)
     assert np.isnan(program.score((1, 2, 3), 1, PUBLIC)).all()
     assert not recwarn.list

@@ -1,0 +1,66 @@
+"""The longest context of a real geometry, in the last of eight lanes: no number overflows."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+
+from ninfer_runtime.bench.synthetic import read_geometry, synthetic_model
+from ninfer_runtime.device import get_device
+from ninfer_runtime.device.cuda import CudaDevice
+from ninfer_runtime.engine.executor import Executor
+from ninfer_runtime.engine.executor_options import MAX_LANES, ExecutorOptions
+from ninfer_runtime.engine.loading import prepare
+from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.kv.formats import KV_FORMATS
+from ninfer_runtime.sampling.params import GREEDY
+
+pytestmark = pytest.mark.gpu
+
+CONTEXT = 262_144
+CHUNK = 8192
+
+
+@pytest.fixture(scope="module")
+def model():
+    try:
+        gpu = cast(CudaDevice, get_device("cuda"))
+    except DeviceError as error:
+        pytest.skip(str(error))
+    config = read_geometry("qwen3.6-27b")
+    # Three recurrent layers and one with attention; each more would only do the same again.
+    config["text_config"]["num_hidden_layers"] = 4
+    return synthetic_model(config, "qwen3_6_27b", gpu)
+
+
+def last_logits(model, lanes):
+    """Logits behind a full context in the last lane, decoded and at the end of the prompt."""
+    options = ExecutorOptions(
+        KV_FORMATS["int8"], CONTEXT, model.vocab_size, lanes=lanes, prefill_chunk=CHUNK
+    )
+    executor = Executor(model, options, [1])
+    prepare(executor)
+    for _ in range(lanes - 1):
+        executor.begin(CONTEXT, GREEDY)
+    lane = executor.begin(CONTEXT, GREEDY)
+    ids = np.random.default_rng(5).integers(0, model.vocab_size, CONTEXT - 1)
+    for begin in range(0, len(ids), CHUNK):
+        hidden = executor.prefill(lane, ids[begin : begin + CHUNK])
+    prompt = executor.choose(hidden)
+    rows = [executor.device.to_host(prompt.logits)]
+    token = int(prompt.wait()[0])
+    assert token >= 0
+    rows.append(executor.device.to_host(executor.decode([lane], [token]).logits))
+    assert lane.length == CONTEXT
+    executor.close()
+    return np.concatenate(rows)
+
+
+def test_a_full_context_gives_the_same_in_the_last_lane_as_in_the_only_one(model):
+    alone = last_logits(model, 1)
+    assert np.isfinite(alone).all()
+    assert alone.std() > 0.1
+    # The pages of the last lane begin more than 2**31 elements behind the first ones.
+    np.testing.assert_array_equal(last_logits(model, MAX_LANES), alone)
