@@ -1,10 +1,10 @@
 """Speed and peak memory of ninfer-convert on a synthetic checkpoint of some gigabytes.
 
-    python benchmarks/convert_memory.py [--layers 4] [--jobs 1,2] [--recipe qwen3_8_27b]
+    python benchmarks/convert_memory.py [--layers 4] [--jobs 1,2] [--recipe qwen3_8_27b] [--folder DIR]
 
-The weights have the widths of the 27B models and random values; tokenizer files are those of the
-tiny test model. Each conversion runs in a process of its own, whose peak resident memory is
-measured. The checkpoint is made in a temporary folder and removed.
+The weights have the widths of the 27B models and random values, in shards of at most 4 GB; 24 layers
+are 19 GB. Tokenizer files are those of the tiny test model. Each conversion runs in a process of its
+own, whose peak resident memory is measured. The checkpoint is made in a temporary folder and removed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -32,6 +34,7 @@ from ninfer_runtime.models.registry import find_architecture
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "tests/data/tiny-model/checkpoint"
 BLOCK_ELEMENTS = 1 << 22
+SHARD_BYTES = 4_000_000_000
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3_5ForCausalLM"],
@@ -62,18 +65,42 @@ def make_checkpoint(folder: Path, layers: int) -> int:
     configs = architecture.component_configs(config, ("text",))
     views = architecture.source_views(configs, ("model.embed_tokens.weight",)).values()
     shapes = {view.tensor: view.tensor_shape for view in views}
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in shapes.items():
-        size = 2 * int(np.prod(shape))
-        entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
-        header[name] = entry
-        end += size
-    text = json.dumps(header).encode()
     generator = np.random.default_rng(0)
     values = generator.standard_normal(BLOCK_ELEMENTS, np.float32) * np.float32(0.02)
     block = values.astype(ml_dtypes.bfloat16).tobytes()
-    with (folder / "model.safetensors").open("wb") as file:
+    weight_map: dict[str, str] = {}
+    source_bytes = 0
+    for number, shard in enumerate(split_shards(shapes)):
+        name = f"model-{number:05d}.safetensors"
+        source_bytes += write_shard(folder / name, shard, block)
+        weight_map |= dict.fromkeys(shard, name)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    return source_bytes
+
+
+def split_shards(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
+    """Put tensors into shards in their order, none larger than it has to be."""
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    left = SHARD_BYTES
+    for name, shape in shapes.items():
+        left -= 2 * prod(shape)
+        if left < 0 and shards[-1]:
+            shards.append({})
+            left = SHARD_BYTES - 2 * prod(shape)
+        shards[-1][name] = shape
+    return shards
+
+
+def write_shard(path: Path, shapes: Mapping[str, tuple[int, ...]], block: bytes) -> int:
+    """Write one Safetensors file, its values a block that repeats; returns the bytes of the values."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for begin in range(0, end, len(block)):
             file.write(block[: end - begin])
@@ -109,9 +136,10 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--jobs", default="1,2")
     parser.add_argument("--recipe", default="qwen3_8_27b")
-    parser.add_argument("--verify", default="sample", choices=["none", "sample", "full"])
+    parser.add_argument("--verify", default="sample", choices=get_args(VerifyMode))
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         checkpoint = Path(folder) / "checkpoint"
         checkpoint.mkdir()
         source_bytes = make_checkpoint(checkpoint, options.layers)

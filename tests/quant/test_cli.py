@@ -17,7 +17,9 @@ import pytest
 
 from ninfer_format import open_artifact
 from ninfer_format.errors import ExitCode
+from ninfer_quant.array_module import Device
 from ninfer_quant.cli.build import default_jobs
+from ninfer_quant.cli.device import choose_rows_per_chunk
 from ninfer_quant.recipes.loading import OFFICIAL
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -421,3 +423,10 @@ def test_stdout_that_is_closed_ends_quietly(checkpoint: Path):
     assert process.wait(timeout=60) == ExitCode.FAILED
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "rows"), [(None, "cpu", 512), (None, "cuda", 4096), (7, "cuda", 7)]
+)
+def test_rows_of_a_chunk_depend_on_the_device(given: int | None, device: Device, rows: int):
+    assert choose_rows_per_chunk(given, device) == rows

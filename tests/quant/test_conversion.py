@@ -7,13 +7,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from ninfer_format import Artifact, SafetensorsCheckpoint, TensorRecord, get_format, open_artifact
+from ninfer_format.container import file_set
+from ninfer_format.container.file_set import FileSetWriter
 from ninfer_format.dtypes import GroupedFormat
 from ninfer_format.errors import CheckpointError
 from ninfer_format.verification.conversion_report import report_path
@@ -21,6 +23,8 @@ from ninfer_quant.cli.plan_table import plan_document
 from ninfer_quant.errors import VerificationError
 from ninfer_quant.methods.request import MethodRequest
 from ninfer_quant.pipeline.conversion import ConversionRequest, plan_conversion
+from ninfer_quant.pipeline.run import RunOptions, run_conversion, work_bytes
+from ninfer_quant.pipeline.verify import VerifyMode
 from ninfer_quant.recipes.loading import load_recipe
 from ninfer_quant.resources.tokenizer import SPLIT_PATTERN
 
@@ -569,3 +573,59 @@ def test_verification_finds_values_that_were_stored_wrong(
     with pytest.raises(VerificationError, match="text/layers/0/mlp/down"):
         convert(tmp_path / "tiny.ninfer", verify=mode)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verification_finds_bytes_that_the_disk_has_changed(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One bit of a code, so that the value stays within the bound of its method."""
+    written = FileSetWriter.write
+    changed: list[int] = []
+
+    def flip(self: FileSetWriter, offset: int, data: memoryview) -> None:
+        if not changed and len(data) > 10_000:
+            changed.append(offset)
+            data = memoryview(bytes([data[0] ^ 1]) + bytes(data[1:]))
+        written(self, offset, data)
+
+    monkeypatch.setattr(FileSetWriter, "write", flip)
+    with pytest.raises(VerificationError, match="not those that were written"):
+        convert(tmp_path / "tiny.ninfer", verify="hash")
+    assert changed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verification_finds_a_directory_that_the_disk_has_changed(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A digit of the configuration, so that the artifact can still be opened."""
+    written = file_set._write_all
+
+    def change(descriptor: int, data: memoryview, position: int) -> None:
+        if position == 0:
+            before = b'"rms_norm_eps":9.999999974752427e-07'
+            assert bytes(data).count(before) == 1
+            data = memoryview(bytes(data).replace(before, before.replace(b"e-07", b"e-06")))
+        written(descriptor, data, position)
+
+    monkeypatch.setattr(file_set, "_write_all", change)
+    with pytest.raises(VerificationError, match="the directory is not the one"):
+        convert(tmp_path / "tiny.ninfer", verify="hash")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verify", get_args(VerifyMode))
+def test_progress_ends_at_the_whole_work(checkpoint: Path, tmp_path: Path, verify: VerifyMode):
+    conversion = plan_conversion(ConversionRequest(checkpoint, load_recipe("qwen3_8_27b")))
+    options = RunOptions(tmp_path / "tiny.ninfer", verify=verify)
+    counted: list[int] = []
+    run_conversion(conversion, options, lambda count, item: counted.append(count))
+    assert sum(counted) == work_bytes(conversion, options)
+
+
+def test_all_kinds_of_verification_leave_the_same_bytes(convert: Convert, tmp_path: Path):
+    found = {
+        convert(tmp_path / mode / "tiny.ninfer", verify=mode).read_bytes()
+        for mode in get_args(VerifyMode)
+    }
+    assert len(found) == 1

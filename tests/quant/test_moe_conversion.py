@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.runtime.models.oracle import oracle_logits
+from tests.runtime.models.sequences import Sequence
 
 from ninfer_format import Artifact, Nvfp4Words, TensorRecord, open_artifact
 from ninfer_format.errors import CheckpointError
@@ -74,8 +75,7 @@ def format_of(artifact: Artifact, name: str) -> str:
 
 def logits_of(artifact: Artifact, ids: np.ndarray = IDS) -> np.ndarray:
     model = load_model(artifact, get_device("cpu"))
-    found: np.ndarray = model.logits(model.forward(ids, model.new_state(len(ids))))
-    return found
+    return Sequence(model, len(ids)).logits(ids)
 
 
 def text_values(artifact: Artifact) -> dict[str, np.ndarray]:
@@ -194,7 +194,7 @@ def read_bf16(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def test_the_engine_answers_with_a_mixture(groupwise: Artifact):
-    options = EngineOptions(groupwise.path, max_context=256, prefill_chunk=128)
+    options = EngineOptions(groupwise.path, backend="cpu", max_context=256, prefill_chunk=128)
     with Engine(options) as engine:
         prepared = engine.prepare(PromptInput(raw_prompt="the answer in an error"))
         request = RequestOptions(max_output_tokens=6, sampling=SamplingOverrides(greedy=True))
@@ -202,9 +202,7 @@ def test_the_engine_answers_with_a_mixture(groupwise: Artifact):
     model = load_model(groupwise, get_device("cpu"))
     ids = list(prepared.token_ids)
     for token in result.token_ids:
-        state = model.new_state(len(ids))
-        hidden = model.forward(np.array(ids), state)
-        assert token == model.logits(hidden)[-1][:275].argmax()
+        assert token == Sequence(model, len(ids)).logits(ids)[-1][:275].argmax()
         ids.append(token)
     assert 1 <= len(result.token_ids) <= 6
 

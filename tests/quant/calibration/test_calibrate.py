@@ -5,12 +5,13 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.runtime.models.sequences import Sequence
 
 from ninfer_format import SafetensorsCheckpoint, open_artifact
 from ninfer_format.errors import ExitCode, UsageError
@@ -22,6 +23,7 @@ from ninfer_quant.calibration.records import CalibrationFile
 from ninfer_quant.errors import ConversionError, DiskSpaceError
 from ninfer_quant.work_folder import locked_work_folder
 from ninfer_runtime.device import get_device
+from ninfer_runtime.models.architecture import LayeredText, ObserveInput, TextLayer
 from ninfer_runtime.models.registry import load_model
 
 HEAD = "text/final_hidden"
@@ -48,7 +50,7 @@ def test_the_records_are_those_of_the_running_model(
         running = load_model(artifact, get_device("cpu"))
     rows = []
     for ids in corpus.rows:
-        hidden = running.forward(ids, running.new_state(len(ids)))
+        hidden = Sequence(running, len(ids)).forward(ids)
         rows.append(hidden.device.to_host(hidden))
     inputs = np.concatenate(rows).astype(np.float64)
     file = CalibrationFile(calibrated)
@@ -203,9 +205,8 @@ def test_an_existing_file_is_not_replaced(
 # --- values that are not finite ----------------------------------------------------------------
 
 
-def test_a_value_that_is_not_finite_stops_at_once_with_its_layer(
-    checkpoint_copy: Path, corpus: CorpusRows, tmp_path: Path, write_safetensors
-):
+@pytest.fixture
+def overflowing(checkpoint_copy: Path, write_safetensors) -> Path:
     """An overflow in the product of layer 1 shows at the input of its down projection."""
     file = checkpoint_copy / "model.safetensors"
     tensors = SafetensorsCheckpoint(file)
@@ -213,13 +214,108 @@ def test_a_value_that_is_not_finite_stops_at_once_with_its_layer(
     (name,) = (name for name in arrays if name.endswith("layers.1.mlp.up_proj.weight"))
     arrays[name][7] = np.full(arrays[name].shape[1], 3e38, ml_dtypes.bfloat16)
     write_safetensors(file, arrays)
+    return checkpoint_copy
+
+
+def test_a_value_that_is_not_finite_stops_at_once_with_its_layer(
+    overflowing: Path, corpus: CorpusRows, tmp_path: Path
+):
     path = tmp_path / "c.safetensors"
     message = r"text/layers/1/mlp/product: .* column 7 of row 0; NaN: \d+, infinite: \d+ of"
     with (
-        open_model(checkpoint_copy) as opened,
+        open_model(overflowing) as opened,
         np.errstate(all="ignore"),
         pytest.raises(ConversionError, match=message),
     ):
         calibrate(opened, corpus, CalibrationOptions(path), ignore)
     assert not path.exists()
     assert (tmp_path / "c.safetensors.work" / "layer-0000.safetensors").exists()
+
+
+def test_too_many_rows_that_are_not_finite_stop_all_the_same(
+    overflowing: Path, corpus: CorpusRows, tmp_path: Path
+):
+    path = tmp_path / "c.safetensors"
+    with (
+        open_model(overflowing) as opened,
+        np.errstate(all="ignore"),
+        pytest.raises(ConversionError, match=r"1 of 3 rows .* text/layers/1/mlp/product"),
+    ):
+        calibrate(opened, corpus, CalibrationOptions(path, on_nonfinite="exclude"), ignore)
+    assert not path.exists()
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """The layers of a model, of which one computes NaN from some rows; a `LayeredText`."""
+
+    layers: LayeredText
+    bad_layer: int
+    lengths: frozenset[int]
+
+    def __getattr__(self, name: str):
+        return getattr(self.layers, name)
+
+    def load_layer(self, index: int, observe: ObserveInput) -> TextLayer:
+        execute = self.layers.load_layer(index, observe)
+
+        def poisoned(rows: np.ndarray) -> np.ndarray:
+            is_bad = index == self.bad_layer and len(rows) in self.lengths
+            return execute(rows * np.float32(np.nan) if is_bad else rows)
+
+        return poisoned
+
+
+def test_a_calibration_that_stopped_goes_on_without_the_row(
+    model: CalibratedModel, corpus: CorpusRows, tmp_path: Path
+):
+    """What was done before the bad row is not done again; back to stopping there is no way."""
+    rows = CorpusRows("rows", (*[corpus.rows[0]] * 9, corpus.rows[1]))
+    poisoned = replace(model, text=Poisoned(model.text, 2, frozenset((len(corpus.rows[1]),))))
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    exclude = CalibrationOptions(resumed, on_nonfinite="exclude")
+    with np.errstate(all="ignore"):
+        calibrate(poisoned, rows, replace(exclude, output=whole), ignore)
+        with pytest.raises(ConversionError, match="text/layers/2/"):
+            calibrate(poisoned, rows, CalibrationOptions(resumed), ignore)
+        steps: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(poisoned, rows, exclude, interrupt_at(35))
+        with pytest.raises(UsageError, match="excluded rows: 1"):
+            calibrate(poisoned, rows, CalibrationOptions(resumed), ignore)
+        calibrate(poisoned, rows, exclude, lambda count, item: steps.append(count))
+    assert steps[0] == 30
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("stopped_at", [None, 36, 47])
+def test_an_excluded_row_counts_up_to_its_layer_and_no_further(
+    model: CalibratedModel, corpus: CorpusRows, tmp_path: Path, stopped_at: int | None
+):
+    """Eleven rows, of which the third, alone of its length, is lost in layer 2."""
+    short, lost = corpus.rows[0], corpus.rows[1]
+    rows = [short] * 10
+    expected: dict[str, CalibrationFile] = {}
+    for name, content in (("without", rows), ("with", [*rows[:2], lost, *rows[2:]])):
+        path = tmp_path / f"{name}.safetensors"
+        calibrate(model, CorpusRows(name, tuple(content)), CalibrationOptions(path), ignore)
+        expected[name] = CalibrationFile(path)
+    poisoned = replace(model, text=Poisoned(model.text, 2, frozenset((len(lost),))))
+    path = tmp_path / "c.safetensors"
+    options = CalibrationOptions(path, on_nonfinite="exclude")
+    damaged = CorpusRows("with", (*rows[:2], lost, *rows[2:]))
+    if stopped_at is not None:
+        with pytest.raises(KeyboardInterrupt), np.errstate(all="ignore"):
+            calibrate(poisoned, damaged, options, interrupt_at(stopped_at))
+    counted: list[int] = []
+    with np.errstate(all="ignore"):
+        metadata = calibrate(poisoned, damaged, options, lambda steps, item: counted.append(steps))
+    assert metadata["excluded_rows"] == "1"
+    assert sum(counted) == work_steps(poisoned, damaged)
+    file = CalibrationFile(path)
+    for name in file.inputs:
+        is_before = name.startswith(("text/layers/0/", "text/layers/1/"))
+        same = expected["with" if is_before else "without"]
+        assert file.amax(name) == same.amax(name), name
+        (K,) = SafetensorsCheckpoint(path).info(f"{name}.second_moment").shape
+        np.testing.assert_array_equal(file.hessian(name, K), same.hessian(name, K), err_msg=name)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.runtime.models.sequences import Sequence
 
 from ninfer_format import Artifact, SafetensorsCheckpoint, TensorRecord, open_artifact
 from ninfer_quant.pipeline.conversion import Conversion, ConversionRequest, plan_conversion
@@ -173,8 +174,7 @@ def logits() -> Callable[[Path], np.ndarray]:
     def run(path: Path) -> np.ndarray:
         with open_artifact(path) as artifact:
             model = load_model(artifact, get_device("cpu"))
-            state = model.new_state(PROMPT.size)
-            return model.logits(model.forward(PROMPT, state))
+            return Sequence(model, PROMPT.size).logits(PROMPT)
 
     return run
 

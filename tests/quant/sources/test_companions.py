@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from ninfer_format import CheckpointError, UnsupportedConfigError, open_artifact
+from ninfer_quant.cli.plan_table import plan_document
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.pipeline.conversion import Conversion
 
@@ -117,6 +119,23 @@ def test_a_drafter_is_stored_beside_a_text_that_runs(
 
 
 SHAPES_CODEBOOK = "candidate_selector.successor_codebook"
+
+
+def test_the_configuration_of_a_drafter_is_enough_for_a_plan(
+    draft: tuple[Path, dict[str, np.ndarray]], plan: Callable[..., Conversion], tmp_path: Path
+):
+    folder, _ = draft
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(folder / "config.json", bare)
+    options: dict[str, Any] = {"components": COMPONENTS, "needs_weights": False}
+    expected = plan_document(plan("qwen3_8_27b", {"dflash2": folder}, **options))
+    found = plan_document(plan("qwen3_8_27b", {"dflash2": bare}, **options))
+    assert found["tensors"] == expected["tensors"]
+    assert found["payload_bytes"] == expected["payload_bytes"]
+    assert found["assignments"] == expected["assignments"]
+    with pytest.raises(CheckpointError, match=r"tensors are missing \(21\)"):
+        plan("qwen3_8_27b", {"dflash2": bare}, components=COMPONENTS)
 
 
 def test_tensors_of_a_drafter_that_nothing_reads_are_listed(

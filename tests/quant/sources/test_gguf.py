@@ -1,4 +1,4 @@
-"""GGUF files: names, the changes that their converter makes, and dequantized values.
+"""GGUF files: names, the changes that their converter makes, words and dequantized values.
 
 The file is made as llama.cpp's converter makes it: one is added to the norms, the decay is stored as
 ``-exp(A_log)``, value heads go from groups by key head to tiles.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_format import CheckpointError, open_artifact
+from ninfer_format import Artifact, CheckpointError, GroupedWords, open_artifact
 from ninfer_quant.pipeline.conversion import Conversion
 
-from .conftest import TEXT, Tensors
+from .conftest import TEXT, Tensors, tensor_record
 
 KEY_HEADS, VALUE_HEADS, HEAD = 2, 4, 128
 LAYERS = 8
@@ -245,55 +246,150 @@ def test_quantized_tensors_run_as_their_dequantized_values(
     np.testing.assert_allclose(logits(path), reference_logits(values), rtol=0, atol=1e-3)
 
 
-def test_q4_k_blocks_are_dequantized(
-    tensors: Tensors, no_weights: Path, plan: Callable[..., Conversion], tmp_path: Path
+IMPORT_WORDS = """
+def configure(model, recipe, sources):
+    for name in model.parameters:
+        source = model.source(name, sources["gguf"])
+        recipe.assign(name, source=source)
+        if source.encoded is not None:
+            recipe.assign(name, format="q8_g32_fp16", method="import_encoded")
+"""
+
+
+def q8_0_words(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and scales of Q8_0 by its definition: blocks of 32 with a float16 scale."""
+    blocks = array.reshape(len(array), -1, 32)
+    scale = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
+    stepped = blocks * np.where(scale == 0, 0, 1 / np.where(scale == 0, 1, scale))
+    codes = np.trunc(stepped + np.copysign(np.float32(0.5), stepped)).astype(np.int8)
+    return codes.reshape(array.shape), scale[:, :, 0].astype(np.float16)
+
+
+def test_q8_0_codes_are_imported_unchanged_and_run(
+    tensors: Tensors,
+    no_weights: Path,
+    convert_with: Callable[..., Path],
+    logits: Callable[[Path], np.ndarray],
+    reference_logits: Callable[..., np.ndarray],
+    tmp_path: Path,
 ):
-    """Blocks are packed here: 256 values, 8 groups with 6-bit scale and minimum, 4-bit codes."""
-    rng = np.random.default_rng(0)
-    rows, columns = 256, 768
-    blocks = rows * columns // 256
-    codes = rng.integers(0, 16, (blocks, 8, 32), np.uint8)
-    scales, minima = rng.integers(0, 64, (2, blocks, 8), np.uint8)
-    d, dmin = rng.uniform(1e-4, 1e-3, (2, blocks)).astype(np.float16)
+    """All matrices of the text model; those of the checks have rows or columns in another order."""
+    content = in_gguf(tensors)
+    types = {
+        name: gguf.GGMLQuantizationType.Q8_0
+        for name, array in content.items()
+        if array.ndim == 2 and "conv" not in name and not name.startswith(("v.", "mm."))
+    }
+    file = write_gguf(tmp_path / "q8.gguf", content, types)
+    path = convert_with(IMPORT_WORDS, {"gguf": file}, model=no_weights)
+    # Rows of the file, and blocks of 32 columns, of what is checked.
+    heads = np.array([0, 2, 1, 3])
+    rows = np.arange(1024).reshape(2, 2, 256)
+    value_rows = 512 + (heads[:, np.newaxis] * HEAD + np.arange(HEAD)).reshape(-1)
+    columns = (heads[:, np.newaxis] * HEAD + np.arange(HEAD)).reshape(-1)
+    everything = slice(None)
+    checked: dict[str, tuple[str, Any, Any]] = {
+        "text/layers/3/attention/gate": ("blk.3.attn_q", rows[:, 1].reshape(-1), everything),
+        "text/layers/0/gdn/value": ("blk.0.attn_qkv", value_rows, everything),
+        "text/layers/0/gdn/output": ("blk.0.ssm_out", everything, columns),
+        "text/layers/5/mlp/down": ("blk.5.ffn_down", everything, everything),
+        "text/token_embedding": ("token_embd", everything, everything),
+        "text/output_head": ("output", everything, everything),
+    }
+    values = {}
+    with open_artifact(path) as artifact:
+        for name, (stored, picked_rows, picked_columns) in checked.items():
+            codes, scales = q8_0_words(content[f"{stored}.weight"])
+            codes = codes[picked_rows][:, picked_columns]
+            scales = np.repeat(scales, 32, axis=1)[picked_rows][:, picked_columns]
+            record = tensor_record(artifact, artifact.parts(name)[0].object)
+            assert record.format == "q8_g32_fp16", name
+            found_codes, found_scales = words_of(artifact, name)
+            np.testing.assert_array_equal(found_codes, codes, err_msg=name)
+            np.testing.assert_array_equal(found_scales, scales[:, ::32], err_msg=name)
+            values[name] = codes * scales.astype(np.float32)
+        quantized = {
+            name
+            for name in artifact.directory.bindings
+            if tensor_record(artifact, artifact.parts(name)[0].object).format == "q8_g32_fp16"
+        }
+        values |= {name: artifact.decode_parameter(name) for name in quantized - values.keys()}
+    assert len(quantized) > 60
+    np.testing.assert_allclose(logits(path), reference_logits(values), rtol=0, atol=1e-3)
+
+
+def words_of(artifact: Artifact, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and scales of a parameter, whose rows may be some of an object's."""
+    (part,) = artifact.parts(name)
+    words = artifact.words(part.object)
+    assert isinstance(words, GroupedWords)
+    K = words.codes.shape[1]
+    rows = slice(part.begin // K, part.end // K)
+    return words.codes[rows], words.scales[rows].view(np.float16)
+
+
+def q4_k(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of Q4_K and what they mean, by its definition.
+
+    A block is 256 values: 8 groups with a 6-bit scale and minimum each, and 4-bit codes.
+    """
+    groups = array.reshape(-1, 8, 32).astype(np.float32)
+    lowest = np.minimum(groups.min(axis=2), 0)
+    step = (groups.max(axis=2) - lowest) / 15
+    d = (step.max(axis=1) / 63).astype(np.float16)
+    dmin = (-lowest.min(axis=1) / 63).astype(np.float16)
+    scales = np.rint(step / d.astype(np.float32)[:, np.newaxis]).clip(0, 63).astype(np.uint8)
+    minima = np.rint(-lowest / dmin.astype(np.float32)[:, np.newaxis]).clip(0, 63)
+    minima = minima.astype(np.uint8)
+    width = (d.astype(np.float32)[:, np.newaxis] * scales)[:, :, np.newaxis]
+    base = (dmin.astype(np.float32)[:, np.newaxis] * minima)[:, :, np.newaxis]
+    codes = np.rint((groups + base) / np.where(width == 0, 1, width)).clip(0, 15).astype(np.uint8)
     low = np.concatenate(
         [scales[:, :4] | (scales[:, 4:] >> 4) << 6, minima[:, :4] | (minima[:, 4:] >> 4) << 6],
         axis=1,
     )
     packed_scales = np.concatenate([low, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4], axis=1)
-    packed_codes = codes[:, ::2] | codes[:, 1::2] << 4
-    raw = np.concatenate(
-        [
-            d[:, np.newaxis].view(np.uint8),
-            dmin[:, np.newaxis].view(np.uint8),
-            packed_scales,
-            packed_codes.reshape(blocks, 128),
-        ],
-        axis=1,
-    )
-    step = d.astype(np.float32)[:, np.newaxis] * scales
-    base = dmin.astype(np.float32)[:, np.newaxis] * minima
-    expected = step[:, :, np.newaxis] * codes - base[:, :, np.newaxis]
+    packed_codes = (codes[:, ::2] | codes[:, 1::2] << 4).reshape(len(codes), 128)
+    halves = (d[:, np.newaxis].view(np.uint8), dmin[:, np.newaxis].view(np.uint8))
+    raw = np.concatenate([*halves, packed_scales, packed_codes], axis=1)
+    values: np.ndarray = width * codes - base
+    return raw.reshape(len(array), -1), values.reshape(array.shape)
+
+
+def test_q4_k_codes_are_read_unchanged_and_run(
+    tensors: Tensors,
+    no_weights: Path,
+    convert_with: Callable[..., Path],
+    logits: Callable[[Path], np.ndarray],
+    reference_logits: Callable[..., np.ndarray],
+    tmp_path: Path,
+):
+    """No format of ours has groups with a minimum, so what the codes mean is stored, exactly."""
     content = in_gguf(tensors)
+    expected = {}
     writer = gguf.GGUFWriter(tmp_path / "q4.gguf", "qwen35")
     for name, array in content.items():
-        if name == "blk.3.ffn_down.weight":
-            type_ = gguf.GGMLQuantizationType.Q4_K
-            writer.add_tensor(name, raw.reshape(rows, -1), raw_dtype=type_)
+        role = name.split(".")[-2]
+        if role in ("ffn_gate", "ffn_up", "ffn_down") and not name.startswith("v."):
+            raw, values = q4_k(array)
+            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+            layer = int(name.split(".")[1])
+            if layer < LAYERS:
+                expected[f"text/layers/{layer}/mlp/{role.removeprefix('ffn_')}"] = values
         else:
             writer.add_tensor(name, np.ascontiguousarray(array))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    conversion = plan(FROM_GGUF, {"gguf": tmp_path / "q4.gguf"}, model=no_weights)
-    (source,) = (
-        selection.source
-        for weight in conversion.preparation.weights
-        for selection in weight.selections
-        if selection.parameter == "text/layers/3/mlp/down"
-    )
-    found = source.read_values(1000, 100_000)
-    np.testing.assert_allclose(found, expected.reshape(-1)[1000:100_000], rtol=1e-6, atol=1e-7)
+    recipe = f"{FROM_GGUF}    recipe.assign('text/layers/*/mlp/*', format='fp32')\n"
+    path = convert_with(recipe, {"gguf": tmp_path / "q4.gguf"}, model=no_weights)
+    with open_artifact(path) as artifact:
+        for name, values in expected.items():
+            found = artifact.decode_parameter(name, values.shape)
+            np.testing.assert_allclose(found, values, rtol=1e-6, atol=1e-9, err_msg=name)
+    assert len(expected) == 3 * LAYERS
+    np.testing.assert_allclose(logits(path), reference_logits(expected), rtol=0, atol=1e-3)
 
 
 def test_a_tensor_that_the_file_lacks_is_named(

@@ -5,6 +5,7 @@
     NInferError
     ├── RecipeError        a recipe asks for something that cannot be done
     ├── ConversionError    a checkpoint's values or files cannot become an artifact
+    │   └── NonFiniteInputError  a model that is calibrated computes NaN or infinity
     ├── VerificationError  what was written differs from its source by more than its format allows
     ├── DiskSpaceError     the output does not fit
     ├── DownloadError      a checkpoint cannot be loaded from the Hub
@@ -56,6 +57,10 @@ class ConversionError(NInferError, ValueError):
 
     code = "conversion"
     exit_code = ExitCode.INVALID_INPUT
+
+
+class NonFiniteInputError(ConversionError):
+    """A model that is calibrated computes NaN or infinity."""
 
 
 class VerificationError(NInferError):

@@ -51,7 +51,9 @@ class CorpusRows:
         return digest.hexdigest()
 
 
-def read_corpus(path: Path | None, frontend: Frontend, *, rows: int, cols: int) -> CorpusRows:
+def read_corpus(
+    path: Path | None, frontend: Frontend, *, rows: int, cols: int, has_random_rows: bool = True
+) -> CorpusRows:
     """Make rows of at most `cols` tokens from a corpus.
 
     Texts are put one after the other with an end token between them, and cut into rows; of more
@@ -64,13 +66,14 @@ def read_corpus(path: Path | None, frontend: Frontend, *, rows: int, cols: int) 
         frontend: The text side of the model.
         rows: Most rows.
         cols: Most tokens of a row.
+        has_random_rows: Whether a part of the built-in corpus are rows of random tokens.
 
     Raises:
         UsageError: The file is none of these, or holds no token.
         CheckpointError: A Safetensors file is damaged or does not fit the model.
     """
     if path is None:
-        random_rows = rows // _RANDOM_SHARE
+        random_rows = rows // _RANDOM_SHARE if has_random_rows else 0
         texts = _cut(_join(_builtin_documents(frontend), frontend), rows - random_rows, cols)
         # As many as belong to the text that there is.
         count = min(random_rows, -(-len(texts) // (_RANDOM_SHARE - 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ class CalibratedModel:
         text: Its layers.
         frontend: Its text side.
         max_tokens: Longest row that it was made for.
+        inputs: Widths of the inputs of all its projections, by name.
     """
 
     name: str
@@ -44,6 +45,7 @@ class CalibratedModel:
     text: LayeredText
     frontend: Frontend
     max_tokens: int
+    inputs: Mapping[str, int]
 
 
 @contextmanager
@@ -67,13 +69,15 @@ def _open_artifact(artifact: Artifact) -> CalibratedModel:
     components = artifact.directory.components
     configs = {name: components[name].config for name in _COMPONENTS if name in components}
     architecture = find_architecture(_architecture_name(configs["text"]["architectures"]))
-    source = ArtifactParameters(artifact, architecture.parameters(configs))
+    parameters = architecture.parameters(configs)
+    source = ArtifactParameters(artifact, parameters)
     return CalibratedModel(
         artifact.name or artifact.path.stem,
         artifact.artifact_id.hex(),
         architecture.layered(configs, source, get_device("cpu")),
         Frontend.from_artifact(artifact),
         configs["text"]["max_position_embeddings"],
+        _input_widths(parameters),
     )
 
 
@@ -94,7 +98,17 @@ def _open_checkpoint(folder: Path) -> CalibratedModel:
         architecture.layered(configs, _CheckpointParameters(model), get_device("cpu")),
         Frontend(resources.data["text"], is_moe="num_experts" in configs["text"]),
         configs["text"]["max_position_embeddings"],
+        _input_widths(architecture.parameters(configs)),
     )
+
+
+def _input_widths(parameters: Iterable[LogicalParameter]) -> dict[str, int]:
+    return {
+        name: parameter.shape[-1]
+        for parameter in parameters
+        if parameter.residency == "text"
+        for name in parameter.inputs
+    }
 
 
 def _identity(paths: tuple[Path, ...]) -> str:

@@ -12,18 +12,16 @@ all F32. Projections whose input is the same tensor share one record.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from ninfer_format import SafetensorsCheckpoint
 from ninfer_format.commandline import new_output
 from ninfer_format.errors import CheckpointError
+from ninfer_quant.calibration.tensor_file import write_tensors
 
 FILE_FORMAT = "ninfer-calibration/1"
 """Value of ``format`` in the metadata."""
@@ -143,7 +141,7 @@ def write_calibration(
     }
     shapes = {name: values.shape for name, values in tensors.items()}
     with new_output(path, force=force) as file:
-        _write(file, shapes, tensors.__getitem__, metadata)
+        write_tensors(file, "F32", shapes, tensors.__getitem__, _described(metadata))
 
 
 def join_calibrations(
@@ -168,7 +166,9 @@ def join_calibrations(
         sources |= dict.fromkeys(checkpoint.names, checkpoint)
     shapes = {name: source.info(name).shape for name, source in sources.items()}
     with new_output(path, force=force) as file:
-        _write(file, shapes, lambda name: sources[name].read(name), metadata)
+        write_tensors(
+            file, "F32", shapes, lambda name: sources[name].read(name), _described(metadata)
+        )
 
 
 def _parts(record: InputStatistics) -> list[tuple[str, np.ndarray]]:
@@ -176,20 +176,5 @@ def _parts(record: InputStatistics) -> list[tuple[str, np.ndarray]]:
     return parts if record.hessian is None else [*parts, (_HESSIAN, record.hessian)]
 
 
-def _write(
-    file: BinaryIO,
-    shapes: Mapping[str, tuple[int, ...]],
-    read: Callable[[str], np.ndarray],
-    metadata: Mapping[str, str],
-) -> None:
-    """Write tensors as Safetensors, in the order of `shapes`."""
-    header: dict[str, object] = {"__metadata__": {"format": FILE_FORMAT, **metadata}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + prod(shape) * 4
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    for name in shapes:
-        file.write(np.ascontiguousarray(read(name), "<f4").data)
+def _described(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {"format": FILE_FORMAT, **metadata}

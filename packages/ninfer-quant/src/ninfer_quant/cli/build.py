@@ -19,7 +19,12 @@ from ninfer_format.commandline import (
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
-from ninfer_quant.cli.device import choose_device, device_option
+from ninfer_quant.cli.device import (
+    choose_device,
+    choose_rows_per_chunk,
+    device_option,
+    rows_per_chunk_option,
+)
 from ninfer_quant.cli.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -129,13 +134,7 @@ Examples:
     help="32 hex digits that identify the artifact, for reproducible bytes.  [default: random]",
 )
 @device_option
-@click.option(
-    "--rows-per-chunk",
-    type=click.IntRange(min=1),
-    default=512,
-    show_default=True,
-    help="Matrix rows that a worker holds in memory at once.",
-)
+@rows_per_chunk_option
 @click.option(
     "--jobs",
     "--workers",
@@ -144,10 +143,10 @@ Examples:
 )
 @click.option(
     "--verify",
-    type=click.Choice(["none", "sample", "full"]),
+    type=click.Choice(["none", "hash", "sample", "full"]),
     default="sample",
     show_default=True,
-    help="Read the result back and compare some rows of every object, or all.",
+    help="Read the result back and compare: its bytes with what was written, or some rows of every object, or all, with the source.",
 )
 @click.option("--plan", is_flag=True, help="Show what would be written; write nothing.")
 @common_options(SCHEMA)
@@ -179,6 +178,7 @@ def _request(options: dict[str, Any]) -> ConversionRequest:
     if options["name"] == "":
         raise UsageError("--name must not be empty")
     _refuse_bytes(options)
+    device = "cpu" if options["plan"] else choose_device(options["device"])
     return ConversionRequest(
         model=locate(options["model"], with_weights=not options["plan"]),
         recipe=load_recipe(options["recipe"]),
@@ -188,8 +188,8 @@ def _request(options: dict[str, Any]) -> ConversionRequest:
         components=parse_components(options["components"]),
         resources=_resources(options["resource"]),
         name=options["name"],
-        rows_per_chunk=options["rows_per_chunk"],
-        device="cpu" if options["plan"] else choose_device(options["device"]),
+        rows_per_chunk=choose_rows_per_chunk(options["rows_per_chunk"], device),
+        device=device,
         max_file_bytes=options["max_file_bytes"],
     )
 

@@ -33,3 +33,15 @@ def choose_device(device: Device | None) -> Device:
         return default_device()
     array_module(device)
     return device
+
+
+rows_per_chunk_option = click.option(
+    "--rows-per-chunk",
+    type=click.IntRange(min=1),
+    help="Matrix rows that a worker holds in memory at once.  [default: 512, on a GPU 4096]",
+)
+
+
+def choose_rows_per_chunk(given: int | None, device: Device) -> int:
+    """Rows of a chunk: few enough for a processor's cache, or enough to keep a GPU busy."""
+    return given or {"cpu": 512, "cuda": 4096}[device]

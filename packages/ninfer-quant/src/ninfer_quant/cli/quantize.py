@@ -12,7 +12,13 @@ from ninfer_format.commandline import SIZE, Terminal
 from ninfer_format.container.json_text import is_text
 from ninfer_format.errors import UsageError
 from ninfer_quant.cli.blas_threads import keep_blas_on_one_thread
-from ninfer_quant.cli.device import choose_device, device_option, jobs_option
+from ninfer_quant.cli.device import (
+    choose_device,
+    choose_rows_per_chunk,
+    device_option,
+    jobs_option,
+    rows_per_chunk_option,
+)
 
 if TYPE_CHECKING:
     from ninfer_quant.recipes.one_format import OneFormat
@@ -55,20 +61,14 @@ _OPTIONS = (
         help="Longest file; more goes to OUT.ninfer.part-0001 and so on.",
     ),
     device_option,
-    click.option(
-        "--rows-per-chunk",
-        type=click.IntRange(min=1),
-        default=512,
-        show_default=True,
-        help="Matrix rows that a worker holds in memory at once.",
-    ),
+    rows_per_chunk_option,
     jobs_option,
     click.option(
         "--verify",
-        type=click.Choice(["none", "sample", "full"]),
+        type=click.Choice(["none", "hash", "sample", "full"]),
         default="sample",
         show_default=True,
-        help="Read the result back and compare some rows of every object, or all.",
+        help="Read the result back and compare: its bytes with what was written, or some rows of every object, or all, with the source.",
     ),
 )
 
@@ -108,7 +108,7 @@ def quantize(terminal: Terminal, label: str, chosen: OneFormat, options: dict[st
         recipe=chosen.as_recipe(label),
         components=parse_components(options["components"]),
         name=options["name"],
-        rows_per_chunk=options["rows_per_chunk"],
+        rows_per_chunk=choose_rows_per_chunk(options["rows_per_chunk"], device),
         device=device,
         max_file_bytes=options["max_file_bytes"],
     )

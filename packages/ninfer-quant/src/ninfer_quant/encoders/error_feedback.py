@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from ninfer_quant.array_module import Array
+from ninfer_quant.encoders.triangular import cholesky_in_place, invert_lower_in_place
 from ninfer_quant.errors import ConversionError
 
 PANEL = 128
@@ -23,6 +25,8 @@ _DAMPING = 0.01
 """What is added to the diagonal, as a part of its mean."""
 _MOST_ATTEMPTS = 10
 """How often damping is doubled where H is not positive definite in binary64."""
+_PREPARATION = Lock()
+"""One worker at a time makes a factor: that takes 8·K² bytes beside what stays, and all processors."""
 
 RoundColumn = Callable[[int, Array], Array]
 """The values that a column (its index, float32 ``[N]``) gets."""
@@ -55,7 +59,8 @@ def feedback_of(xp: Any, hessian: np.ndarray) -> Feedback:
 
     Args:
         xp: Array module.
-        hessian: Second moments of the inputs, float32 ``[K, K]``, to any scale.
+        hessian: Second moments of the inputs, float32 ``[K, K]``, to any scale; kept if no column
+            is dead.
 
     Raises:
         ConversionError: They are not positive definite, even with much damping.
@@ -63,33 +68,37 @@ def feedback_of(xp: Any, hessian: np.ndarray) -> Feedback:
     moments = xp.asarray(hessian)
     diagonal = moments.diagonal()
     is_dead = diagonal == 0
-    live = int((~is_dead).sum())
-    typical = float(diagonal.sum(dtype=xp.float64)) / live if live else 1.0
-    moments = moments + xp.diag(is_dead.astype(xp.float32) * np.float32(typical))
-    factor = _inverse_factor(xp, moments.astype(xp.float64))
-    return Feedback(moments, factor.astype(xp.float32), is_dead)
+    if bool(is_dead.any()):
+        live = int((~is_dead).sum())
+        typical = float(diagonal.sum(dtype=xp.float64)) / live if live else 1.0
+        moments = moments.copy()
+        _add_to_diagonal(moments, is_dead.astype(xp.float32) * np.float32(typical))
+    with _PREPARATION:
+        factor = _inverse_factor(xp, moments)
+    return Feedback(moments, factor, is_dead)
 
 
 def _inverse_factor(xp: Any, moments: Array) -> Array:
-    """Upper U with UᵀU the inverse of the damped moments, float64 ``[K, K]``."""
-    mean = float(moments.diagonal().mean())
+    """Upper U with UᵀU the inverse of the damped moments, float32 ``[K, K]``."""
+    mean = float(moments.diagonal().mean(dtype=xp.float64))
     damping = _DAMPING
     for _ in range(_MOST_ATTEMPTS):
-        damped = moments + xp.diag(xp.full(len(moments), damping * mean))
-        try:
-            # Backwards, moments = R·Rᵀ with an upper R, and then U is the inverse of R.
-            lower = xp.linalg.cholesky(damped[::-1, ::-1])
-        except np.linalg.LinAlgError:
-            lower = None
-        # Some libraries raise, others return what is not finite.
-        if lower is not None and bool(xp.isfinite(lower).all()):
-            return xp.triu(xp.linalg.inv(lower[::-1, ::-1]))
+        # Backwards, moments = R·Rᵀ with an upper R, and then U is the inverse of R.
+        matrix = moments[::-1, ::-1].astype(xp.float64, order="C")
+        _add_to_diagonal(matrix, damping * mean)
+        if cholesky_in_place(xp, matrix):
+            invert_lower_in_place(xp, matrix)
+            return matrix[::-1, ::-1].astype(xp.float32, order="C")
         damping *= 2
     raise ConversionError(
         "the second moments of the calibration are not positive definite, even with damping "
         f"{damping / 2:g}",
         hint="calibrate with more text",
     )
+
+
+def _add_to_diagonal(matrix: Array, values: Array | float) -> None:
+    matrix.reshape(-1)[:: len(matrix) + 1] += values
 
 
 def feed_back(xp: Any, x: Array, feedback: Feedback, round_column: RoundColumn) -> Array:

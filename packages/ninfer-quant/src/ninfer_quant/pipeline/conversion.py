@@ -202,7 +202,7 @@ def plan_conversion(request: ConversionRequest, *, needs_weights: bool = True) -
     Args:
         request: What the user asks for.
         needs_weights: Whether the conversion shall run. To look at the plan only, a folder with a
-            configuration, or with that and an index, will do.
+            configuration, or with that and an index, will do, for the model and for its drafters.
 
     Raises:
         CheckpointError: A checkpoint is damaged, incomplete or not understood.
@@ -214,7 +214,11 @@ def plan_conversion(request: ConversionRequest, *, needs_weights: bool = True) -
     started = time.perf_counter()
     base = _open_base(request.model, needs_weights=needs_weights)
     architecture = architecture_of(base)
-    sources = NamedSources(base, request.sources)
+    sources = NamedSources(
+        base,
+        request.sources,
+        may_lack_weights=() if needs_weights else architecture.companions,
+    )
     companions = {
         name: sources[name] for name in request.components if name in architecture.companions
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from ninfer_format import ArtifactPlan, ArtifactWriter, open_artifact
 from ninfer_format.commandline import refuse_existing, refuse_inputs_as_outputs
+from ninfer_format.container.framing import HEADER_BYTES
 from ninfer_format.verification.conversion_report import report_path
 from ninfer_format.verification.hashes import hash_directory, hash_files, hash_objects
 from ninfer_format.workers import Advance, run_tasks
@@ -23,6 +24,7 @@ from ninfer_quant.pipeline.staging import (
     staging_folder,
 )
 from ninfer_quant.pipeline.verify import VerifyMode, verify_tasks
+from ninfer_quant.pipeline.written_bytes import HashingWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ def work_bytes(conversion: Conversion, options: RunOptions) -> int:
     hashed = sum(path.stat().st_size for path in conversion.source_files)
     plan = _placeholder_plan(conversion, options.output)
     tensors = sum(record.num_bytes for record in plan.directory.tensors)
-    compared = tensors if options.verify == "full" else 0
     objects = sum(record.num_bytes for record in plan.directory.objects)
+    compared = 0
+    if options.verify == "full":
+        compared = tensors
+    elif options.verify == "hash":
+        compared = HEADER_BYTES + len(plan.json_bytes) + objects
     return hashed + tensors + compared + plan.file_bytes + objects
 
 
@@ -102,7 +108,8 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
     check_outputs(conversion, options)
     hashes = hash_files(conversion.source_files, jobs=jobs, advance=advance)
     with disk_full_as_error(output), staging_folder(output) as folder:
-        writer = ArtifactWriter(
+        writer_type = HashingWriter if options.verify == "hash" else ArtifactWriter
+        writer = writer_type(
             folder / output.name,
             conversion.plan_artifact(hashes, output.name),
             options.artifact_id,
@@ -112,7 +119,10 @@ def run_conversion(conversion: Conversion, options: RunOptions, advance: Advance
             results = run_tasks(tasks, jobs=jobs, advance=advance)
         errors = {key: sums for result in results for key, sums in result.items()}
         with open_artifact(writer.path) as artifact:
-            compared = verify_tasks(conversion.preparation, artifact, options.verify)
+            if isinstance(writer, HashingWriter):
+                compared = writer.verify_tasks(artifact)
+            else:
+                compared = verify_tasks(conversion.preparation, artifact, options.verify)
             run_tasks(compared, jobs=jobs, advance=advance)
             object_hashes = hash_objects(artifact, jobs=jobs, advance=advance)
             directory_hash = hash_directory(artifact)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ninfer_format.commandline import new_output
-from ninfer_quant.quality.tasks import Task, score_tasks
+from ninfer_quant.quality.tasks import TASK_CONTEXT, Task, score_tasks
 from ninfer_runtime.engine.loading import LoadedModel, load, load_frontend
 from ninfer_runtime.engine.options import EngineOptions
 from ninfer_runtime.eval.divergence import Divergence
@@ -95,7 +95,8 @@ def measure(
         CheckpointError: The reference is damaged or of something else.
     """
     context = examination.scored.context
-    loaded = load(EngineOptions(model=artifact, max_context=context))
+    longest = max(context, TASK_CONTEXT) if examination.tasks else context
+    loaded = load(EngineOptions(model=artifact, max_context=longest))
     if reference.exists():
         report, divergence = _compare(loaded, examination, reference, advance)
     else:

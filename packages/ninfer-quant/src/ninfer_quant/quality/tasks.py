@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ninfer_format.errors import UsageError
+from ninfer_runtime.sampling.params import GREEDY
 
 if TYPE_CHECKING:
-    from ninfer_runtime.engine.numpy_program import NumpyProgram
+    from ninfer_runtime.engine.program import Program
     from ninfer_runtime.engine.request import PromptInput
     from ninfer_runtime.text.frontend import Frontend
 
 MOST_ANSWER_TOKENS = 224
+TASK_CONTEXT = 2048
+"""Tokens of a chat and its answer at most."""
+
 _END_OF_THOUGHT = "</think>"
 
 
@@ -104,7 +108,7 @@ def _task(line: str, where: str) -> Task | None:
 
 
 def score_tasks(
-    program: NumpyProgram,
+    program: Program,
     frontend: Frontend,
     tasks: Sequence[Task],
     advance: Callable[[int], None],
@@ -130,23 +134,22 @@ def score_tasks(
     )
 
 
-def _answer(program: NumpyProgram, frontend: Frontend, prompt: PromptInput) -> str | None:
+def _answer(program: Program, frontend: Frontend, prompt: PromptInput) -> str | None:
     """The answer after the thought, None if it does not end by itself."""
     token_ids = list(frontend.prepare(prompt).token_ids)
     tokenizer = frontend.tokenizer
-    handle = program.begin(token_ids, len(token_ids) + MOST_ANSWER_TOKENS)
+    handle = program.begin(token_ids, len(token_ids) + MOST_ANSWER_TOKENS, GREEDY)
     try:
-        logits = None
-        while logits is None:
-            logits = program.advance_prefill(handle).logits
+        token = None
+        while token is None:
+            token = program.advance_prefill(handle).token_id
         output: list[int] = []
         while len(output) < MOST_ANSWER_TOKENS:
-            token = int(logits[: tokenizer.public_tokens].argmax())
             if token in frontend.stop_token_ids:
                 text = b"".join(map(tokenizer.token_bytes, output)).decode("utf-8", "replace")
                 return text.rpartition(_END_OF_THOUGHT)[2].strip()
             output.append(token)
-            logits = program.decode(handle, token)
+            token = program.decode(handle, token)
         return None
     finally:
         program.finish(handle)

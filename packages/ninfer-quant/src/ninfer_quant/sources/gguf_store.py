@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 
 from ninfer_format import GgufCheckpoint
+from ninfer_format.dtypes import Q8_G32_FP16
 from ninfer_format.errors import CheckpointError
+from ninfer_quant.sources.decoded import DecodedSource
+from ninfer_quant.sources.encoded import EncodedSource
 from ninfer_quant.sources.gguf_names import GgufTensor, gguf_tensors
+from ninfer_quant.sources.gguf_words import Q8_0, Q8Blocks, ReorderedColumns
 from ninfer_quant.sources.logical import LogicalSource, TensorSource, reshape, select_rows
 from ninfer_quant.sources.store import TensorStore
 
 
 class GgufStore(TensorStore):
-    """The tensors of a GGUF file of a dense model of the qwen3_5 family, dequantized.
+    """The tensors of a GGUF file of a dense model of the qwen3_5 family: values, words of ``Q8_0`` too.
 
     Args:
         path: The file.
@@ -40,7 +44,10 @@ class GgufStore(TensorStore):
         self.names = frozenset(self._tensors)
 
     def raw(self, name: str) -> LogicalSource:
-        """One tensor of the file under its own name, dequantized and otherwise as it is."""
+        """One tensor of the file under its own name, as it is."""
+        info = self._checkpoint.info(name)
+        if info.dtype == Q8_0 and len(info.shape) == 2:
+            return DecodedSource(Q8Blocks(info), (name,), self._checkpoint.path)
         return TensorSource(self._checkpoint, name)
 
     def tensor(self, name: str) -> LogicalSource:
@@ -133,6 +140,16 @@ class _HeadColumns(LogicalSource):
         super().__init__(source.shape, source.label, source.tensors, source.origin)
         self._source = source
         self._columns = (np.asarray(heads)[:, np.newaxis] * length + np.arange(length)).reshape(-1)
+        self._length = length
+
+    @property
+    def encoded(self) -> EncodedSource | None:
+        encoded = self._source.encoded
+        # Groups of another format, or such that would be torn apart, have no words.
+        if encoded is None or encoded.format != Q8_G32_FP16.name:
+            return None
+        is_whole = self._length % Q8_G32_FP16.group == 0
+        return ReorderedColumns(encoded, self._columns) if is_whole else None
 
     def _read(self, begin: int, end: int) -> np.ndarray:
         if begin == end:

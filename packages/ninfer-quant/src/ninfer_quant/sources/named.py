@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ninfer_format.errors import CheckpointError
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.sources.open import locate, open_store
+from ninfer_quant.sources.planned_store import PlannedStore, has_no_weights
 from ninfer_quant.sources.store import WeightStore
 
 BASE = "base"
@@ -20,16 +21,25 @@ class NamedSources(Mapping[str, WeightStore]):
     Args:
         base: The model's own checkpoint.
         references: Paths or Hub ids of the others, by name.
+        may_lack_weights: Names of those for which a folder with a configuration, or with that and
+            an index, will do.
 
     Attributes:
         configs: Component configurations of the model to be, as soon as they are known.
         opened: What has been asked for so far.
     """
 
-    def __init__(self, base: WeightStore, references: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        base: WeightStore,
+        references: Mapping[str, str],
+        *,
+        may_lack_weights: Collection[str] = (),
+    ) -> None:
         self.configs: Mapping[str, Mapping[str, Any]] = {}
         self.opened: dict[str, WeightStore] = {BASE: base}
         self._references = dict(references)
+        self._may_lack_weights = may_lack_weights
 
     def __getitem__(self, name: str) -> WeightStore:
         if name not in self.opened:
@@ -37,10 +47,12 @@ class NamedSources(Mapping[str, WeightStore]):
                 raise RecipeError(
                     f"the source {name!r} was not given", hint=f"give --source {name}=PATH"
                 )
-            path = locate(self._references[name])
+            may_lack_weights = name in self._may_lack_weights
+            path = locate(self._references[name], with_weights=not may_lack_weights)
             if not path.exists():
                 raise CheckpointError(f"--source {name}: no such file or folder", path=path)
-            self.opened[name] = open_store(path, self.configs)
+            is_planned = may_lack_weights and has_no_weights(path)
+            self.opened[name] = PlannedStore(path) if is_planned else open_store(path, self.configs)
         return self.opened[name]
 
     def __contains__(self, name: object) -> bool:
