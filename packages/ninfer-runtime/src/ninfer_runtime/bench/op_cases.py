@@ -12,7 +12,7 @@ from ninfer_runtime.device.cuda import CudaDevice
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.kv.formats import KV_FORMATS, KVFormat
-from ninfer_runtime.kv.pages import PAGE_TOKENS, new_pages
+from ninfer_runtime.kv.pages import new_pages, pages_for
 from ninfer_runtime.kv.slots import RING, DeltaGeometry, new_slots
 from ninfer_runtime.ops.add_rms_norm import add_rms_norm
 from ninfer_runtime.ops.gated_delta_net import (
@@ -208,7 +208,7 @@ def _attention_cases() -> Iterator[OpCase]:
 def _attention(
     kv_format: KVFormat, B: int, C: int, before: int, maker: Maker
 ) -> Callable[[], object]:
-    width = -(-(before + C) // PAGE_TOKENS)
+    width = pages_for(before + C)
     pages = new_pages(kv_format, B * width, KEY_HEADS, maker.device)
     for tensor in pages.tensors:
         maker.fill(tensor)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ninfer_runtime.engine.lanes import pages_for
 from ninfer_runtime.kv.formats import KVFormat
+from ninfer_runtime.kv.pages import pages_for
 from ninfer_runtime.kv.slots import RING
 
 MAX_LANES = 8

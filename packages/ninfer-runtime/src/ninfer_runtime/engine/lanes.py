@@ -10,7 +10,7 @@ from ninfer_runtime.device.base import Device
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.engine.step_buffers import LaneFields
 from ninfer_runtime.errors import OpArgumentError
-from ninfer_runtime.kv.pages import PAGE_TOKENS
+from ninfer_runtime.kv.pages import pages_for
 from ninfer_runtime.sampling.params import Sampling
 
 OP = "executor"
@@ -58,11 +58,6 @@ class Lane:
     pages: tuple[int, ...]
     capacity: int
     length: int = 0
-
-
-def pages_for(tokens: int) -> int:
-    """Pages that so many tokens take."""
-    return -(-tokens // PAGE_TOKENS)
 
 
 class LaneTable:

@@ -14,6 +14,11 @@ from ninfer_runtime.kv.row_codecs import HEAD_DIM
 PAGE_TOKENS = 64
 
 
+def pages_for(tokens: int) -> int:
+    """Pages that so many tokens take."""
+    return -(-tokens // PAGE_TOKENS)
+
+
 @dataclass(frozen=True, slots=True)
 class RowPlanes:
     """Keys, or values, of every page.

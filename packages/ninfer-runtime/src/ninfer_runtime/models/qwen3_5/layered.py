@@ -9,7 +9,7 @@ import numpy as np
 
 from ninfer_runtime.device.base import Device
 from ninfer_runtime.kv.formats import kv_formats
-from ninfer_runtime.kv.pages import PAGE_TOKENS
+from ninfer_runtime.kv.pages import pages_for
 from ninfer_runtime.kv.slots import RING
 from ninfer_runtime.models.architecture import ObserveInput, TextLayer
 from ninfer_runtime.models.parameter_source import ParameterSource
@@ -79,7 +79,7 @@ class LayeredTextModel:
         return TextLayers(self._config, store, observe)
 
     def _execute(self, index: int, block: Block, rows: np.ndarray) -> np.ndarray:
-        pages = tuple(range(-(-len(rows) // PAGE_TOKENS)))
+        pages = tuple(range(pages_for(len(rows))))
         state = new_state(
             replace(self._config, mixers=self._config.mixers[index : index + 1]),
             self._device,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ninfer_format.errors import UnsupportedConfigError
 from ninfer_runtime.device.base import Device
 from ninfer_runtime.kv.formats import KVFormat
-from ninfer_runtime.kv.pages import PAGE_TOKENS
+from ninfer_runtime.kv.pages import pages_for
 from ninfer_runtime.kv.slots import RING
 from ninfer_runtime.models.architecture import Advance, ModelMemory
 from ninfer_runtime.models.parameter_source import ArtifactParameters
@@ -60,7 +60,7 @@ def text_model_memory(
     return ModelMemory(
         weight_bytes=store.num_bytes,
         loading_bytes=store.loading_bytes,
-        cache_bytes=-(-capacity // PAGE_TOKENS) * page_bytes,
+        cache_bytes=pages_for(capacity) * page_bytes,
         recurrent_bytes=slot_bytes,
     )
 

@@ -45,7 +45,6 @@ struct Sequence {
 // Rows of 64 tokens and 64 f16 or bf16 elements: 128 bytes each, chunks of 16 bytes spread over the
 // banks, for reads of eight rows at one chunk.
 constexpr int TILE_BYTES = CHUNK * 128;
-NINFER_DEVICE u32 tile_offset(int row, int chunk) { return row * 128 + ((chunk ^ row) & 7) * 16; }
 
 // Lower triangular matrices of tokens: blocks of 16 rows and 16 columns of f16 on and below the
 // diagonal, column by column. A block is four 8x8 matrices, two to the right before the two below
