@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import runpy
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from ninfer_runtime.device.cuda import CudaDevice
 
 # Test machines share their processors; how long an example takes says nothing there.
 settings.register_profile(
@@ -60,6 +64,20 @@ def bf16_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run_conversion(plan_conversion(request), RunOptions(output), lambda num_bytes, item: None)
     return output
+
+
+@pytest.fixture(scope="session")
+def gpu() -> CudaDevice:
+    """The GPU; without one a test is skipped for the reason that users would be told."""
+    from ninfer_runtime.device import get_device
+    from ninfer_runtime.errors import DeviceError
+
+    try:
+        device = get_device("cuda")
+    except DeviceError as error:
+        # `--require-gpu` makes a failure of it.
+        pytest.skip(str(error))
+    return cast("CudaDevice", device)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

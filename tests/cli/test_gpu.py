@@ -7,18 +7,8 @@ import json
 import pytest
 
 from ninfer_runtime.cli import bench, generate, perplexity
-from ninfer_runtime.device import get_device
-from ninfer_runtime.errors import DeviceError
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def gpu():
-    try:
-        get_device("cuda")
-    except DeviceError as error:
-        pytest.skip(str(error))
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 
 @pytest.mark.parametrize("more", [(), ("--no-cuda-graph",), ("--kv-dtype", "int8")])

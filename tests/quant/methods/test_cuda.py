@@ -11,11 +11,10 @@ import pytest
 from ninfer_quant.array_module import array_module, to_binary32, to_host
 from ninfer_quant.methods.registry import find_method
 from ninfer_quant.sources.words import MatrixWords, word_values
-from ninfer_runtime.errors import DeviceError
 
 from .conftest import Calibrate, CollectingOutput, request_for
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 EXACT = [
     ("grouped_absmax", "q4_g64_fp16"),
@@ -28,15 +27,6 @@ EXACT = [
     ("nvfp4_four_over_six", "nvfp4"),
     ("nvfp4_mse", "nvfp4"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def gpu() -> None:
-    """Skip where there is none."""
-    try:
-        array_module("cuda")
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 def run_on(

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ninfer_runtime.device import get_device
 from ninfer_runtime.engine.executor import Executor
 from ninfer_runtime.engine.loading import load, prepare
 from ninfer_runtime.engine.options import EngineOptions
-from ninfer_runtime.errors import DeviceError
 from ninfer_runtime.eval.divergence import log_softmax
 from ninfer_runtime.eval.perplexity import score_stream
 from ninfer_runtime.sampling.params import GREEDY, Sampling, SamplingParams
@@ -31,14 +29,6 @@ BF16_LARGEST_LOGIT_ERROR = 0.27534
 BF16_LARGEST_MARGIN_CHANGE = 0.1769
 BF16_HELDOUT_KL_MEAN = 1.181e-4
 CONTEXT = 4096
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    try:
-        return get_device("cuda")
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import pytest
 
 from ninfer_runtime.bench.synthetic import read_geometry, synthetic_model
-from ninfer_runtime.device import get_device
-from ninfer_runtime.device.cuda import CudaDevice
 from ninfer_runtime.engine.executor import Executor
 from ninfer_runtime.engine.executor_options import MAX_LANES, ExecutorOptions
 from ninfer_runtime.engine.loading import prepare
-from ninfer_runtime.errors import DeviceError
 from ninfer_runtime.kv.formats import KV_FORMATS
 from ninfer_runtime.sampling.params import GREEDY
 
@@ -24,11 +19,7 @@ CHUNK = 8192
 
 
 @pytest.fixture(scope="module")
-def model():
-    try:
-        gpu = cast(CudaDevice, get_device("cuda"))
-    except DeviceError as error:
-        pytest.skip(str(error))
+def model(gpu):
     config = read_geometry("qwen3.6-27b")
     # Three recurrent layers and one with attention; each more would only do the same again.
     config["text_config"]["num_hidden_layers"] = 4

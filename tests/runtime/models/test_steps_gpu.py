@@ -14,8 +14,7 @@ from tests.runtime.models.test_random_geometries import RandomParameters
 
 from ninfer_format import open_artifact
 from ninfer_runtime import builtin_model
-from ninfer_runtime.device import get_device
-from ninfer_runtime.errors import DeviceError
+from ninfer_runtime.device import Device, get_device
 from ninfer_runtime.kv.formats import KV_FORMATS
 from ninfer_runtime.models.architecture import LanguageModel
 from ninfer_runtime.models.registry import load_model
@@ -49,23 +48,19 @@ MIXTURE = {
 }
 
 
-def load_on(kind: str, path: Path) -> LanguageModel:
-    try:
-        device = get_device(kind)
-    except DeviceError as error:
-        pytest.skip(str(error))
+def load_on(device: Device, path: Path) -> LanguageModel:
     with open_artifact(path) as artifact:
         return load_model(artifact, device)
 
 
 @pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return load_on("cuda", builtin_model.path())
+def model(gpu: Device) -> LanguageModel:
+    return load_on(gpu, builtin_model.path())
 
 
 @pytest.fixture(scope="module")
 def reference() -> LanguageModel:
-    return load_on("cpu", builtin_model.path())
+    return load_on(get_device("cpu"), builtin_model.path())
 
 
 def near(found: np.ndarray, expected: np.ndarray) -> None:
@@ -87,13 +82,13 @@ def test_a_batch_of_sequences_is_near_each_alone(model: LanguageModel, reference
     lanes.compare(lambda ids: run(reference, ids, [0, len(ids)]), near)
 
 
-def test_a_batch_of_a_mixture_is_mostly_near_each_alone(tmp_path: Path):
+def test_a_batch_of_a_mixture_is_mostly_near_each_alone(gpu: Device, tmp_path: Path):
     writer = Writer(MIXTURE)
     rng = np.random.default_rng(8)
     for name, values in writer.values.items():
         writer.values[name] = RandomParameters.draw(name, values.shape, rng)
     path = writer.write(tmp_path / "mixture.ninfer")
-    lanes, reference = Lanes(load_on("cuda", path), BF16), load_on("cpu", path)
+    lanes, reference = Lanes(load_on(gpu, path), BF16), load_on(get_device("cpu"), path)
     lanes.advance({0: 120, 1: 1, 2: 64})
     for _ in range(8):
         lanes.advance({0: 1, 1: 1, 2: 1})

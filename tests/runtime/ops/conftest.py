@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ninfer_runtime.device import Device, DType, Tensor, get_device
-from ninfer_runtime.errors import DeviceError
 
 POISON = {DType.FP32: np.float32(np.nan), DType.BF16: np.uint16(0x7FC0)}
 
@@ -18,14 +17,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames and getattr(metafunc.module, "ON_CUDA", False):
         kinds = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
         metafunc.parametrize("device", kinds, indirect=True)
-
-
-@pytest.fixture(scope="session")
-def gpu() -> Device:
-    try:
-        return get_device("cuda")
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import pytest
 
 from ninfer_format import Artifact, ArtifactError
 from ninfer_runtime.device import DType, get_device
-from ninfer_runtime.device.cuda import CudaDevice
-from ninfer_runtime.errors import DeviceError, UnsupportedOpError
+from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear.cases import WEIGHT_FORMATS
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.weight_records import decode_records
@@ -270,12 +267,8 @@ def test_divisors_that_are_no_factors_are_refused(sketch, load, divisor):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", WEIGHT_FORMATS)
 @pytest.mark.parametrize("staging", [2**15, 2**20])
-def test_a_gpu_makes_the_records_of_the_host(sketch, opened, monkeypatch, name, staging):
+def test_a_gpu_makes_the_records_of_the_host(gpu, sketch, opened, monkeypatch, name, staging):
     """Bit for bit, from rows of several objects, in slices, with several divisors."""
-    try:
-        gpu = cast(CudaDevice, get_device("cuda"))
-    except DeviceError as error:
-        pytest.skip(str(error))
     monkeypatch.setattr(packed, "SMALLEST_STAGING_BYTES", staging)
     monkeypatch.setattr(packed, "STAGING_BYTES", staging)
     if name == "nvfp4":

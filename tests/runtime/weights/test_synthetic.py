@@ -12,7 +12,7 @@ from ninfer_format import Fp8RowWords, GroupedWords, Nvfp4Words, codec_for
 from ninfer_format.errors import NInferError
 from ninfer_runtime.device import DType, get_device
 from ninfer_runtime.device.cpu import CpuDevice
-from ninfer_runtime.errors import DeviceError, UnsupportedOpError
+from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.ops.linear.cases import WEIGHT_FORMATS
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, decode_records, from_records
@@ -41,14 +41,6 @@ FORMATS = {
     "text/norm": "bf16",
     "text/gdn/a_log": "fp32",
 }
-
-
-@pytest.fixture
-def gpu():
-    try:
-        return get_device("cuda")
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 def downloaded(gpu, weight):
