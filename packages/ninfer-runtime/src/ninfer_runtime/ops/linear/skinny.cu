@@ -18,18 +18,6 @@ constexpr int MOST_SQUARES = 320;            // row tiles of a product that is a
 constexpr float DEFERRED_NORM_SCALE = 64.f;  // what f16 sums are divided by, so that they fit
 constexpr int X_IN_SHARED = 0;  // of the argument XM below; -1: in global memory
 
-// One B fragment of 64 columns of K: two 16-byte words, `half` apart.
-NINFER_DEVICE void unpack_x(const uint4& u, const uint4& v, u32* b) {
-  b[0] = u.x;
-  b[1] = u.y;
-  b[2] = u.z;
-  b[3] = u.w;
-  b[4] = v.x;
-  b[5] = v.y;
-  b[6] = v.z;
-  b[7] = v.w;
-}
-
 // F: weight format. XR: rows of x in memory (1, 4 or 8). W: warps. KC, KL: records of a stage and of
 // the last stage of a row tile; KL = 0 stands for a last stage of any size. ST: stages. S: blocks
 // that split K. MB: blocks that an SM must be able to hold. XM: where x lies while the block works:
@@ -120,7 +108,7 @@ __global__ __launch_bounds__(W * 32, MB) void linear_skinny_kernel(
 #pragma unroll
     for (int i = 0; i < XM; i++) {
       const u8* p = x_warp + i * X_RECORD + x_lane;
-      unpack_x(load_global_16(p), load_global_16(p + 64 * XR), x_registers[i]);
+      unpack_fragment(load_global_16(p), load_global_16(p + 64 * XR), x_registers[i]);
     }
   } else if constexpr (XM == X_IN_SHARED) {
 #if NINFER_HAS_BULK_COPY
@@ -166,11 +154,11 @@ __global__ __launch_bounds__(W * 32, MB) void linear_skinny_kernel(
       multiply_record<F>(acc, r, x_registers[i]);
     } else if constexpr (XM == X_IN_SHARED) {
       const u32 p = x_shared + i * X_RECORD + x_lane;
-      unpack_x(load_shared_16(p), load_shared_16(p + 64 * XR), b);
+      unpack_fragment(load_shared_16(p), load_shared_16(p + 64 * XR), b);
       multiply_record<F>(acc, r, b);
     } else {
       const uint4* p = (const uint4*)(x_warp + (u64)i * X_RECORD + x_lane);
-      unpack_x(p[0], p[4 * XR], b);
+      unpack_fragment(p[0], p[4 * XR], b);
       multiply_record<F>(acc, r, b);
     }
   };

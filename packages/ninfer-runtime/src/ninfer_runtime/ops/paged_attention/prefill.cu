@@ -5,25 +5,13 @@
 // keys and values are expanded once for the block. Values are read while scores are computed, the
 // next keys while values are multiplied.
 #include "ninfer/launch_order.cuh"
+#include "ninfer/matrices.cuh"
 #include "ninfer/mma.cuh"
 #include "ninfer/prefill_rows.cuh"
 
 namespace ninfer {
 
 constexpr int WARPS = 8, ROWS = 16 * WARPS;
-
-NINFER_DEVICE void load_matrices(u32* r, u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-NINFER_DEVICE void load_transposed_matrices(u32* r, u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
 
 // Addresses of the two chunks 2k, 2k+1 of a row differ from those of chunks 0, 1 in bits that the
 // spread over the banks leaves apart.
@@ -66,7 +54,7 @@ NINFER_DEVICE void multiply_values(RowSums& acc, const float (&weight)[KEYS / 8]
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / 16; n++) {
       u32 b[4];
-      load_transposed_matrices(b, pair_of_chunks<KEYS>(value, n) + k * 2048);
+      load_matrices_transposed(b, pair_of_chunks<KEYS>(value, n) + k * 2048);
       mma_16x8x16<false>(acc[2 * n], a, b[0], b[1]);
       mma_16x8x16<false>(acc[2 * n + 1], a, b[2], b[3]);
     }

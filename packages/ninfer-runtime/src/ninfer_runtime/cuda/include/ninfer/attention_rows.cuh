@@ -44,7 +44,7 @@ NINFER_DEVICE void place_queries(u32 target, float* factors, const HeadRows& que
       factor *= shrink.inverse;
 #pragma unroll
       for (int j = 0; j < 4; j++)
-        words[j] = pack_f16x2(x[pair_element<C>(j, 0)] * shrink.factor,
+        words[j] = f16_pair(x[pair_element<C>(j, 0)] * shrink.factor,
                               x[pair_element<C>(j, 1)] * shrink.factor);
     }
     if (lane == 0) factors[r] = factor;
@@ -130,8 +130,8 @@ NINFER_DEVICE void update_softmax(Softmax<OCTETS>& soft, Sums<OCTETS>& acc,
       soft.total[o][c] = soft.total[o][c] * correction[o][c] + (p[c] + p[c + 2]);
       soft.largest[o][c] = largest[o][c];
     }
-    weights[o][0] = transposed(pack_f16x2(p[0], p[1]));
-    weights[o][1] = transposed(pack_f16x2(p[2], p[3]));
+    weights[o][0] = transposed(f16_pair(p[0], p[1]));
+    weights[o][1] = transposed(f16_pair(p[2], p[3]));
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include "ninfer/async_copy.cuh"
 #include "ninfer/elements.cuh"
+#include "ninfer/mma.cuh"
 #include "ninfer/prelude.cuh"
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
@@ -129,18 +130,6 @@ struct Groups {
     __syncthreads();
   }
 };
-
-// One B fragment of 64 columns of K: two 16-byte words.
-NINFER_DEVICE void unpack_fragment(const uint4& u, const uint4& v, u32* b) {
-  b[0] = u.x;
-  b[1] = u.y;
-  b[2] = u.z;
-  b[3] = u.w;
-  b[4] = v.x;
-  b[5] = v.y;
-  b[6] = v.z;
-  b[7] = v.w;
-}
 
 // A matrix of each expert, or of the shared one, in records.
 struct Bank {

@@ -1,6 +1,7 @@
 // Tiles of 16 keys and their values in shared memory, and their products with the rows of a warp.
 #pragma once
 #include "ninfer/kv_rows.cuh"
+#include "ninfer/matrices.cuh"
 #include "ninfer/mma.cuh"
 #include "ninfer/prelude.cuh"
 
@@ -139,13 +140,6 @@ NINFER_DEVICE void multiply_keys(float (&score)[OCTETS][4], u32 query, u32 tile,
   }
 }
 
-NINFER_DEVICE void load_transposed(u32* r, u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 // The scales of the values of keys 2q, 2q+1 (and 8 more) of a tile, as f16x2 for a chunk.
 template <int C>
 struct ValueScales {
@@ -200,7 +194,7 @@ NINFER_DEVICE void multiply_values(Sums<OCTETS>& acc, const u32 (&weights)[OCTET
 #pragma unroll
   for (int chunk = 0; chunk < Shape::CHUNKS; chunk += 2) {
     u32 words[4];
-    load_transposed(words, row + ((chunk + odd_chunk) ^ swizzle(key)) * 16);
+    load_matrices_transposed(words, row + ((chunk + odd_chunk) ^ swizzle(key)) * 16);
 #pragma unroll
     for (int n = 0; n < 2 * SUBS; n += 2) {
       u32 a[4];

@@ -19,4 +19,16 @@ NINFER_DEVICE void mma_16x8x16(float* c, const u32* a, u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// What a lane needs of b for 64 rows of K: the pairs b0, b1 of four products, from two 16-byte words.
+NINFER_DEVICE void unpack_fragment(const uint4& u, const uint4& v, u32* b) {
+  b[0] = u.x;
+  b[1] = u.y;
+  b[2] = u.z;
+  b[3] = u.w;
+  b[4] = v.x;
+  b[5] = v.y;
+  b[6] = v.z;
+  b[7] = v.w;
+}
+
 }  // namespace ninfer

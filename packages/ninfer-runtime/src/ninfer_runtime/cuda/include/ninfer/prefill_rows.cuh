@@ -40,8 +40,8 @@ NINFER_DEVICE float transform_query(uint4& words, int lane) {
   const RowShrink shrink(warp_max(largest));
 #pragma unroll
   for (int i = 0; i < 8; i++) x[i] *= shrink.factor;
-  words = make_uint4(pack_f16x2(x[0], x[1]), pack_f16x2(x[2], x[3]), pack_f16x2(x[4], x[5]),
-                     pack_f16x2(x[6], x[7]));
+  words = make_uint4(f16_pair(x[0], x[1]), f16_pair(x[2], x[3]), f16_pair(x[4], x[5]),
+                     f16_pair(x[6], x[7]));
   return shrink.inverse;
 }
 
@@ -122,7 +122,7 @@ template <int N>
 NINFER_DEVICE void weight_fragment(const float (&weight)[N][4], int k, u32 (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; i++)
-    a[i] = pack_f16x2(weight[2 * k + i / 2][i % 2 * 2], weight[2 * k + i / 2][i % 2 * 2 + 1]);
+    a[i] = f16_pair(weight[2 * k + i / 2][i % 2 * 2], weight[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
 // The Hadamard transform of both rows: components 2q and 2q+1 of every eight are here, the others

@@ -1,16 +1,11 @@
 // Weights of attention: scores in powers of two, relative to the largest of their row.
 #pragma once
+#include "ninfer/matrices.cuh"
 #include "ninfer/prelude.cuh"
 
 namespace ninfer {
 
 constexpr float NEVER = -1e30f;  // below every score: a row that has seen no key yet
-
-NINFER_DEVICE u32 pack_f16x2(float low, float high) {
-  u32 r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
 
 NINFER_DEVICE float exp2_approx(float x) {
   float r;
