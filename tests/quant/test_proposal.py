@@ -148,15 +148,49 @@ def test_an_output_head_of_several_sources_is_refused(plan: Plan, tmp_path: Path
         plan(ProposalRequest(16, ranking), str(override))
 
 
-def test_a_head_that_the_recipe_replaced_gives_the_rows(plan: Plan, tmp_path: Path):
+REPLACED_HEAD = """
+import numpy as np
+from ninfer_quant.sources.encoded import EncodedSource
+from ninfer_quant.sources.logical import ArraySource
+
+class Words(EncodedSource):
+    def _read(self, begin, end):
+        raise NotImplementedError
+
+class Head(ArraySource):
+    encoded = {encoded}
+
+def configure(model, recipe, sources):
+    rows = np.repeat(np.arange(4096, dtype=np.float32), 256).reshape(4096, 256)
+    recipe.assign("text/output_head", source=Head(rows), format="{format}", method="{method}")
+"""
+
+WORD_FORMAT = "fp8_e4m3fn_row_bf16"
+WORDS = f"Words('{WORD_FORMAT}', (4096, 256), 'words')"
+
+
+@pytest.mark.parametrize("encoded", ["None", WORDS])
+def test_a_head_that_the_recipe_replaced_gives_the_rows(plan: Plan, tmp_path: Path, encoded: str):
+    """Even where its values come from words, as those of a GGUF file do, but are encoded anew."""
+    ids, rows = proposal_of(plan, tmp_path, encoded, "cast_direct", "bf16")
+    np.testing.assert_array_equal(rows[:, 0], ids)
+
+
+def test_a_head_whose_words_are_imported_leaves_the_rows_to_the_model(
+    plan: Plan, tmp_path: Path, direct: Path
+):
+    ids, rows = proposal_of(plan, tmp_path, WORDS, "import_encoded", WORD_FORMAT)
+    with open_artifact(direct) as reference:
+        head = reference.decode_parameter("text/output_head", (V, 256))
+    np.testing.assert_array_equal(rows, head[ids])
+
+
+def proposal_of(
+    plan: Plan, tmp_path: Path, encoded: str, method: str, format: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and rows of a proposal head of 16 tokens, where the output head is `REPLACED_HEAD`."""
     recipe = tmp_path / "replaced.py"
-    recipe.write_text(
-        "import numpy as np\n"
-        "from ninfer_quant.sources.logical import ArraySource\n"
-        "def configure(model, recipe, sources):\n"
-        "    rows = np.repeat(np.arange(4096, dtype=np.float32), 256).reshape(4096, 256)\n"
-        "    recipe.assign('text/output_head', source=ArraySource(rows))\n"
-    )
+    recipe.write_text(REPLACED_HEAD.format(encoded=encoded, method=method, format=format))
     ranking = write_counts(tmp_path / "counts.bin", np.arange(V))
     conversion = plan(ProposalRequest(16, ranking), str(recipe))
     sources = {
@@ -165,5 +199,4 @@ def test_a_head_that_the_recipe_replaced_gives_the_rows(plan: Plan, tmp_path: Pa
         for part in weight.request.inputs
     }
     ids = sources["proposal/token_ids"].read_values(0, 16)
-    rows = sources["proposal/head"].read_values(0, 16 * 256).reshape(16, 256)
-    np.testing.assert_array_equal(rows[:, 0], ids)
+    return ids, sources["proposal/head"].read_values(0, 16 * 256).reshape(16, 256)

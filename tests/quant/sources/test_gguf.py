@@ -6,6 +6,7 @@ The file is made as llama.cpp's converter makes it: one is added to the norms, t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,25 @@ def test_a_file_gives_the_model_that_it_was_made_from(
                 atol=2e-7 if loose else 0,
                 err_msg=name,
             )
+
+
+def test_a_file_without_a_head_gives_a_model_whose_head_is_its_table(
+    tensors: Tensors, no_weights: Path, convert_with: Callable[..., Path], tmp_path: Path
+):
+    content = in_gguf(tensors)
+    del content["output.weight"]
+    config_path = no_weights / "config.json"
+    config = json.loads(config_path.read_bytes())
+    config["text_config"]["tie_word_embeddings"] = config["tie_word_embeddings"] = True
+    config_path.write_text(json.dumps(config))
+    file = write_gguf(tmp_path / "tied.gguf", content)
+    recipe = f"{FROM_GGUF}    recipe.share('text/output_head', 'text/token_embedding')\n"
+    path = convert_with(recipe, {"gguf": file}, model=no_weights, components=("text",))
+    with open_artifact(path) as artifact:
+        head, table = map(artifact.parts, ("text/output_head", "text/token_embedding"))
+        assert head == table
+        values = artifact.decode_parameter("text/output_head", (4096, 256))
+    np.testing.assert_array_equal(values, content["token_embd.weight"])
 
 
 def test_quantized_tensors_run_as_their_dequantized_values(

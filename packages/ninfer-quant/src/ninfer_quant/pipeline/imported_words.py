@@ -8,10 +8,8 @@ import numpy as np
 
 from ninfer_format.dtypes import EXL3_MUL1, NVFP4
 from ninfer_quant.errors import RecipeError
-from ninfer_quant.recipes.selection import Selection
+from ninfer_quant.recipes.selection import IMPORT_ENCODED, Selection
 from ninfer_quant.sources.encoded import EncodedSource
-
-IMPORT_ENCODED = "import_encoded"
 
 
 def may_be_packed(members: Sequence[Selection]) -> bool:

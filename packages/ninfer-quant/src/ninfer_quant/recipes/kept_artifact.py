@@ -9,7 +9,7 @@ from ninfer_format.dtypes import DirectFormat
 from ninfer_quant.errors import ConversionError
 from ninfer_quant.methods.calibrated_input import CALIBRATION
 from ninfer_quant.recipes.api import Recipe
-from ninfer_quant.recipes.selection import AuxiliaryValue, UseSettings
+from ninfer_quant.recipes.selection import IMPORT_ENCODED, AuxiliaryValue, UseSettings
 
 _CANONICAL = {"bf16", "fp32", "int32"}
 
@@ -21,7 +21,7 @@ def keep_as_stored(recipe: Recipe, artifact: Artifact) -> None:
     for name in recipe.model.parameters:
         (part,) = artifact.parts(name)
         record = records[part.object]
-        method = "cast_direct" if record.format in _CANONICAL else "import_encoded"
+        method = "cast_direct" if record.format in _CANONICAL else IMPORT_ENCODED
         recipe.assign(name, format=record.format, layout=record.layout, method=method)
         owner = owners.setdefault((part.object, part.begin, part.end), name)
         if owner != name:

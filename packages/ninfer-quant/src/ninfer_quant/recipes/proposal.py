@@ -15,6 +15,7 @@ from ninfer_format.errors import UsageError
 from ninfer_quant.errors import RecipeError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model, Parameter
+from ninfer_quant.recipes.selection import IMPORT_ENCODED
 from ninfer_quant.sources.logical import ArraySource, LogicalSource, select_rows
 from ninfer_quant.sources.store import AbsentSource
 
@@ -104,17 +105,19 @@ def choose_tokens(counts: np.ndarray, special: tuple[int, ...], rows: int) -> np
 
 
 def _head_source(model: Model, recipe: Recipe) -> LogicalSource:
-    """The floats of the output head, or the values of its words if there are none."""
+    """The head that the recipe encodes; if it imports words, the floats that the model has."""
     name = OUTPUT_HEAD
     base = model.parameters[name].source
     while name in recipe.aliases:
         name = recipe.aliases[name]
-    sources = [selection.source for selection in recipe.selections[name]]
+    selections = recipe.selections[name]
+    sources = [selection.source for selection in selections]
     if any(source is not sources[0] for source in sources):
         raise RecipeError(
             "comes from several sources, so that the proposal head has none", parameters=(name,)
         )
-    if sources[0].encoded is not None and not isinstance(base, AbsentSource):
+    imported = any(selection.encoding.method == IMPORT_ENCODED for selection in selections)
+    if imported and not isinstance(base, AbsentSource):
         return base
     return sources[0]
 

@@ -16,6 +16,9 @@ from ninfer_quant.sources.logical import LogicalSource, select_rows
 AUTO_LAYOUT = "auto"
 """Layout of a selection that follows its format."""
 
+IMPORT_ENCODED = "import_encoded"
+"""The method that copies words in place of encoding values."""
+
 ACTIVATION_POLICIES: tuple[ActivationPolicy, ...] = get_args(ActivationPolicy)
 """Permitted activation precisions of a use: A16; A16 and A8; A16, A8 and A4."""
 

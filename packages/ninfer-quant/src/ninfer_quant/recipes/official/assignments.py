@@ -8,6 +8,7 @@ from ninfer_quant.errors import MissingTensorsError, RecipeError
 from ninfer_quant.recipes.api import Recipe
 from ninfer_quant.recipes.model import Model
 from ninfer_quant.recipes.official.formats import BF16, Q4, Q5, Q6, Q8
+from ninfer_quant.recipes.selection import IMPORT_ENCODED
 from ninfer_quant.sources.store import WeightStore
 
 DELTA_NET_CONTROLS = "text/layers/*/gdn/[ab]_projection"
@@ -96,7 +97,7 @@ def import_words(
             name,
             source=source,
             format=format,
-            method="import_encoded",
+            method=IMPORT_ENCODED,
             activation_policy=policy,
         )
     if missing:

@@ -16,6 +16,7 @@ from ninfer_quant.recipes.official.assignments import (
     require_dense,
 )
 from ninfer_quant.recipes.official.formats import EXL3
+from ninfer_quant.recipes.selection import IMPORT_ENCODED
 from ninfer_quant.sources.logical import LogicalSource, select_rows
 from ninfer_quant.sources.store import WeightStore
 from ninfer_quant.sources.trellis_store import TrellisStore
@@ -61,6 +62,6 @@ def _import(recipe: Recipe, name: str, source: LogicalSource) -> None:
         name,
         source=source,
         format=EXL3,
-        method="import_encoded",
+        method=IMPORT_ENCODED,
         activation_policy="A16Only",
     )
