@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 
-from ninfer_quant.array_module import DEVICES, Device
+from ninfer_quant.array_module import DEVICES, Device, own_stream
 from ninfer_quant.cli.device import choose_rows_per_chunk
 from ninfer_quant.methods.registry import find_method
 from ninfer_quant.methods.request import MethodInput, MethodRequest, ObjectOutput, Target
@@ -87,7 +87,8 @@ def measure(
     work = [find_method(method).plan(request).produce for request in requests]
 
     def encode(produce: Callable[[ObjectOutput], None]) -> None:
-        produce(Discard())
+        with own_stream(device):
+            produce(Discard())
 
     with ThreadPoolExecutor(jobs) as pool:
         # Once for the kernels, which every thread would compile for itself, and once for the memory that

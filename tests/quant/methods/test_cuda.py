@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ninfer_quant.array_module import array_module, to_binary32, to_host
+from ninfer_quant.array_module import array_module, own_stream, to_binary32, to_host
 from ninfer_quant.methods.registry import find_method
 from ninfer_quant.sources.words import MatrixWords, word_values
 
@@ -102,3 +103,25 @@ def test_values_arrive_unchanged(dtype: type):
     values: np.ndarray = np.random.default_rng(1).standard_normal((7, 33)).astype(dtype)
     found = to_host(xp, to_binary32(xp, values))
     np.testing.assert_array_equal(found, values.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("method", "format_name"), [("grouped_absmax", "q4_g64_fp16"), ("nvfp4_mse", "nvfp4")]
+)
+def test_workers_beside_each_other_do_not_disturb_each_other(method: str, format_name: str):
+    generator = np.random.default_rng(3)
+    matrices = [
+        generator.standard_normal((rows, 512)).astype(ml_dtypes.bfloat16)
+        for rows in generator.integers(1, 8, 40) * 128
+    ]
+
+    def encode(values: np.ndarray) -> MatrixWords:
+        with own_stream("cuda"):
+            return run_on("cuda", method, format_name, values)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(encode, matrices))
+    for words, values in zip(found, matrices, strict=True):
+        expected = run_on("cpu", method, format_name, values)
+        for field in fields(expected):
+            np.testing.assert_array_equal(getattr(words, field.name), getattr(expected, field.name))

@@ -6,7 +6,10 @@ on a GPU, such as the small floats of `ml_dtypes`, they make from integers and b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from threading import local
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,6 +22,9 @@ DEVICES: tuple[Device, ...] = get_args(Device)
 
 Array = Any
 """An array of the module that the work is done with."""
+
+
+_thread = local()
 
 
 @cache
@@ -43,6 +49,23 @@ def default_device() -> Device:
 def is_numpy(xp: Any) -> bool:
     """Whether an array module is NumPy."""
     return xp is np
+
+
+@contextmanager
+def own_stream(device: Device) -> Iterator[None]:
+    """On a GPU, queue what the block does apart from the work of other threads.
+
+    Transfers and kernels of several workers then overlap. A thread keeps its stream, because CuPy
+    keeps freed memory apart for each stream.
+    """
+    xp = array_module(device)
+    if is_numpy(xp):
+        yield
+        return
+    if not hasattr(_thread, "stream"):
+        _thread.stream = xp.cuda.Stream(non_blocking=True)
+    with _thread.stream:
+        yield
 
 
 def to_binary32(xp: Any, values: np.ndarray) -> Array:

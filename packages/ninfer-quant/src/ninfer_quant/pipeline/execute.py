@@ -10,6 +10,7 @@ import numpy as np
 
 from ninfer_format import ArtifactWriter, RowWriter, cast_direct, codec_for
 from ninfer_format.workers import Advance
+from ninfer_quant.array_module import own_stream
 from ninfer_quant.methods.request import Target
 from ninfer_quant.pipeline.prepare import AuxiliaryObject, Preparation, WeightObject
 from ninfer_quant.pipeline.statistics import ErrorSums
@@ -38,7 +39,8 @@ def _write_weight(
     writer: ArtifactWriter, weight: WeightObject, advance: Advance
 ) -> ParameterErrors:
     output = _EncodingOutput(writer, weight, advance)
-    weight.job.produce(output)
+    with own_stream(weight.request.device):
+        weight.job.produce(output)
     weight.request.release()
     return output.errors
 
