@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ from ninfer_format.errors import ExitCode
 from ninfer_runtime import environment
 from ninfer_runtime.cli import bench
 from ninfer_runtime.cuda.kernel import Kernel
+from ninfer_runtime.engine.executor import Executor
 from ninfer_runtime.errors import DeviceError
 from ninfer_runtime.ops import kernels
 
@@ -77,6 +80,10 @@ def test_json_lists_the_resources_of_every_kernel(run):
             "--synthetic and MODEL exclude each other",
         ),
         (("--fail-below", "0.9"), "--fail-below needs --compare"),
+        (("--json", "-o", "csv"), "--json and --output csv exclude each other"),
+        (("--force",), "--force needs --output-file"),
+        (("--compile-only", "-o", "csv"), "--output means nothing with --compile-only"),
+        (("--ops", "linear", "--corpus", __file__), "--corpus means nothing with --ops"),
         (("-p", "512,0"), "0 is not in the range x>=1"),
         (("--concurrency", "9"), "9 is not in the range 1<=x<=8"),
         (("-pg", "512"), "'512' is no pair such as 512,128"),
@@ -135,6 +142,57 @@ def test_figures_are_compared_with_earlier_ones(run, tmp_path):
     result = run(*arguments, "--compare", str(path))
     assert "is no document of ninfer-bench/1" in result.err
     assert result.code == ExitCode.USAGE
+
+
+def test_the_result_is_written_in_the_form_that_is_asked_for(run):
+    arguments = ("--backend", "cpu", "-p", "4,5", "-r", "1", "--warmup", "0", "--no-progress")
+    document = json.loads(run(*arguments, "-o", "json").out)
+    assert (document["schema"], document["ok"]) == (bench.SCHEMA, True)
+    names = [name for name in document["tests"][0] if name != "tok_s_of_runs"]
+    first, *rows = csv.reader(io.StringIO(run(*arguments, "-o", "csv").out))
+    assert first == names
+    assert [row[:2] for row in rows] == [["pp4", "4"], ["pp5", "5"]]
+    lines = run(*arguments, "-o", "md").out.splitlines()
+    assert lines[:2] == [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+    assert [line.split()[:4] for line in lines[2:]] == [
+        ["|", "pp4", "|", "4"],
+        ["|", "pp5", "|", "5"],
+    ]
+
+
+def test_the_result_goes_to_a_file(run, tmp_path):
+    path = tmp_path / "result.json"
+    arguments = ("--backend", "cpu", "-n", "1", "-r", "1", "--no-progress")
+    to_file = ("-o", "json", "--output-file", str(path))
+    result = run(*arguments, *to_file)
+    assert (result.code, result.out) == (0, "")
+    assert json.loads(path.read_bytes())["tests"][0]["test"] == "tg1"
+    again = run(*arguments, *to_file)
+    assert again.code == ExitCode.USAGE
+    assert "output exists already" in again.err
+    assert run(*arguments, *to_file, "--force").code == 0
+    compared = run(*arguments, *to_file, "--force", "--compare", str(path))
+    assert "output is the same file as input" in compared.err
+
+
+def test_prompts_are_cut_from_a_corpus(run, tmp_path, monkeypatch):
+    executed = []
+    prefill = Executor.prefill
+
+    def noted(self, lane, token_ids):
+        executed.append(token_ids.tolist())
+        return prefill(self, lane, token_ids)
+
+    monkeypatch.setattr(Executor, "prefill", noted)
+    corpus = tmp_path / "corpus.json"
+    corpus.write_text("[1, 2, 3, 4, 5]")
+    arguments = ("--backend", "cpu", "-p", "3", "-r", "2", "--warmup", "0", "--no-progress")
+    assert run(*arguments, "--corpus", str(corpus)).code == 0
+    assert executed == [[1, 2, 3], [4, 5, 1]]
+    corpus.write_text("[]")
+    assert "has no token ids" in run(*arguments, "--corpus", str(corpus)).err
+    corpus.write_text("[1, -1]")
+    assert "position 1: expected a token id in 0.." in run(*arguments, "--corpus", str(corpus)).err
 
 
 def test_without_tests_a_prompt_and_decoding_are_measured(run):

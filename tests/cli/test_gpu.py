@@ -58,5 +58,6 @@ def test_an_op_is_measured(invoke):
     result = invoke(bench.command, bench.SCHEMA, "--ops", "sample", "-r", "1", "--json")
     assert result.code == 0, result.err
     rows = json.loads(result.out)["ops"]
-    assert [row["case"] for row in rows] == ["R=1 greedy", "R=1 drawn", "R=8 greedy", "R=8 drawn"]
+    kinds = ("greedy", "drawn", "drawn with penalty")
+    assert [row["case"] for row in rows] == [f"R={R} {kind}" for R in (1, 8) for kind in kinds]
     assert all(row["us"] > 0 for row in rows)

@@ -10,14 +10,14 @@ import pytest
 from tests.compile.dry_gpu import DryGpu
 from tests.runtime.models.sequences import Sequence
 
-from ninfer_format import Artifact, UnsupportedConfigError, open_artifact
+from ninfer_format import Artifact, open_artifact
 from ninfer_format.memory_estimate import MemoryEstimate, MemoryRequest
 from ninfer_runtime import builtin_model
 from ninfer_runtime.cuda.target import TYPICAL_TARGETS
 from ninfer_runtime.device.registry import get_device
 from ninfer_runtime.engine.engine import Engine
 from ninfer_runtime.engine.options import EngineOptions
-from ninfer_runtime.errors import ContextError
+from ninfer_runtime.errors import ContextError, StartupError
 from ninfer_runtime.kv.formats import kv_formats
 from ninfer_runtime.memory_estimate import estimate_memory
 from ninfer_runtime.models.architecture import LanguageModel
@@ -115,7 +115,7 @@ def test_components_that_are_not_loaded_take_nothing(artifact: Artifact):
 
 
 def test_what_the_engine_cannot_do_is_refused(artifact: Artifact):
-    with pytest.raises(UnsupportedConfigError, match=r"kv-dtype = 'int4' .* one of fp32, bf16"):
+    with pytest.raises(StartupError, match=r"kv_dtype 'int4' is not one of fp32, bf16"):
         estimate_memory(artifact, MemoryRequest(kv_dtype="int4"))
     with pytest.raises(ContextError, match="40000"):
         estimate_memory(artifact, MemoryRequest(max_context=40_000))
@@ -141,5 +141,5 @@ def test_on_a_gpu_weights_stay_as_they_are_stored(artifact: Artifact, monkeypatc
 def test_a_gpu_has_not_the_exact_format(artifact: Artifact, monkeypatch):
     gpu = DryGpu(TYPICAL_TARGETS["sm_89"])
     monkeypatch.setattr("ninfer_runtime.engine.loading.open_device", lambda backend, index: gpu)
-    with pytest.raises(UnsupportedConfigError, match=r"kv-dtype = 'fp32' .* on cuda devices"):
+    with pytest.raises(StartupError, match=r"'fp32' is not one of bf16.* cuda devices"):
         estimate_memory(artifact, MemoryRequest(kv_dtype="fp32"))

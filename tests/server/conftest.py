@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
@@ -157,7 +157,7 @@ class ScriptedProgram:
 
     def target_logits(
         self, token_ids: Sequence[int], first_target: int, public_tokens: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray, None, None]:
         yield np.zeros((len(token_ids) - first_target, public_tokens), np.float32)
 
     def memory(self) -> MemorySummary:

@@ -210,7 +210,7 @@ def test_the_engine_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "exit_code", "message"),
     [
         (["--max-context", "40000"], 2, "32768"),
-        (["--kv-dtype", "int4"], 5, "kv-dtype = 'int4' is not supported"),
+        (["--kv-dtype", "int4"], 2, "kv_dtype 'int4' is not one of"),
     ],
 )
 def test_what_the_engine_cannot_do(

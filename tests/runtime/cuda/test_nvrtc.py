@@ -6,9 +6,14 @@ import pytest
 
 from ninfer_format.errors import ExitCode
 from ninfer_runtime.cuda import nvrtc
-from ninfer_runtime.cuda.kernel import Kernel
-from ninfer_runtime.cuda.nvrtc import compile_kernel, nvrtc_version
+from ninfer_runtime.cuda.kernel import Kernel, headers_of
+from ninfer_runtime.cuda.nvrtc import Cubin, compile_source, nvrtc_version
 from ninfer_runtime.errors import DeviceError, KernelCompileError
+
+
+def compile_kernel(kernel: Kernel, architecture: str) -> Cubin:
+    source = kernel.read()
+    return compile_source(kernel, source, headers_of(source), architecture)
 
 
 def test_a_kernel_becomes_machine_code_with_its_name_and_resources(scale_kernel):
@@ -28,6 +33,43 @@ def test_spills_and_stack_frames_are_reported(package):
           x[0] = a[n & 63];
         }""")
     assert compile_kernel(Kernel("scale.cu", "f"), "sm_80").stack_bytes == 256
+
+
+@pytest.mark.parametrize(("name", "stack_bytes"), [("f", 256), ("g", 0)])
+def test_a_kernel_is_told_from_another_one_in_its_source(package, name, stack_bytes):
+    (package / "scale.cu").write_text("""
+        extern "C" __global__ void f(int* x, int n) {
+          int a[64] = {};
+          for (int i = 0; i < n; i++) a[x[i] & 63] += i;
+          x[0] = a[n & 63];
+        }
+        extern "C" __global__ void g(int* x, int n) { x[0] = n; }""")
+    assert compile_kernel(Kernel("scale.cu", name), "sm_80").stack_bytes == stack_bytes
+
+
+TWO_KERNELS = """
+    extern "C" __global__ void f(int* x) { x[0] = 1; }
+    extern "C" __global__ void g(int* x) { x[1] = 2; }"""
+
+
+@pytest.mark.gpu
+def test_what_the_driver_has_in_its_cache_has_resources(gpu, package):
+    """NVRTC uses the driver's cache, which holds this source after the first kernel."""
+    (package / "scale.cu").write_text(TWO_KERNELS)
+    for name in ("f", "g"):
+        assert compile_kernel(Kernel("scale.cu", name), gpu.architecture).registers > 0
+
+
+def test_a_log_without_a_report_is_asked_for_again(scale_kernel, monkeypatch):
+    whole, found = nvrtc._log, []
+
+    def log(*arguments):
+        found.append(whole(*arguments))
+        return found[-1] if len(found) > 1 else ""
+
+    monkeypatch.setattr(nvrtc, "_log", log)
+    assert compile_kernel(scale_kernel, "sm_90a").registers > 0
+    assert len(found) == 2
 
 
 def test_a_log_without_resources_is_an_error(package, scale_kernel, monkeypatch):

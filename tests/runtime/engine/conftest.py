@@ -6,7 +6,7 @@ Token t is the letter ``chr(96 + t)``; token 0 is the stop token.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class ScriptedProgram:
 
     def target_logits(
         self, token_ids: Sequence[int], first_target: int, public_tokens: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray, None, None]:
         yield np.zeros((len(token_ids) - first_target, public_tokens), np.float32)
 
     def memory(self) -> MemorySummary:

@@ -158,6 +158,22 @@ def test_what_the_executor_was_not_made_for_is_refused():
         executor.decode([lane, lane], [1, 1])
 
 
+def test_only_rows_of_the_last_step_are_chosen_from():
+    executor = executor_of(lanes=2)
+    first, second = executor.begin(5, GREEDY), executor.begin(5, GREEDY)
+    before = executor.prefill(first, np.array([1, 2]))
+    last = executor.prefill(second, np.array([3]))
+    for other in (before, last[-1:]):
+        with pytest.raises(
+            OpArgumentError, match="expected what prefill returned in the last step"
+        ):
+            executor.choose(other)
+    token = int(executor.choose(last).wait()[0])
+    executor.decode([second], [token])
+    with pytest.raises(OpArgumentError, match="'hidden'"):
+        executor.choose(last)
+
+
 def test_only_what_a_step_has_is_executed():
     model = HistoryModel()
     executor = executor_of(model, chunk=512, lanes=2)

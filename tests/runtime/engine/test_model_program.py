@@ -120,6 +120,36 @@ def test_scoring_starts_from_an_empty_state_each_time():
     np.testing.assert_array_equal(program.score(tokens, 1, PUBLIC), first)
 
 
+def test_no_sequence_begins_before_the_logits_of_a_stream_are_read():
+    program = program_of(2)
+    stream = program.target_logits([1, 2, 3, 4, 5], 1, PUBLIC)
+    next(stream)
+    for begin in (
+        lambda: program.begin([1], 4),
+        lambda: next(program.target_logits([1, 2], 1, PUBLIC)),
+    ):
+        with pytest.raises(StaleHandleError, match="neither read to their end nor closed"):
+            begin()
+    stream.close()
+    handle = program.begin([1], 4)
+    with pytest.raises(StaleHandleError, match="another one is active"):
+        next(program.target_logits([1, 2], 1, PUBLIC))
+    program.finish(handle)
+    assert len(list(program.target_logits([1, 2, 3], 1, PUBLIC))) == 1
+
+
+def test_a_failed_score_ends_its_stream_though_the_error_is_kept(monkeypatch):
+    def full(logits, targets):
+        raise MemoryError
+
+    program = program_of()
+    monkeypatch.setattr("ninfer_runtime.engine.model_program.log_probabilities", full)
+    with pytest.raises(MemoryError) as kept:
+        program.score([1, 2, 3], 1, PUBLIC)
+    program.finish(program.begin([1], 4))
+    assert kept.tb is not None
+
+
 def test_a_handle_is_stale_after_its_sequence_has_ended():
     program = program_of(16)
     old = program.begin([1, 2], 10)

@@ -6,7 +6,7 @@ from tests.runtime.packed_weights import pack_weight
 from tests.runtime.stored_weights import random_stored
 
 from ninfer_runtime.device import DType, get_device
-from ninfer_runtime.errors import OpArgumentError
+from ninfer_runtime.errors import OpArgumentError, UnsupportedOpError
 from ninfer_runtime.ops.embedding import embedding
 from ninfer_runtime.ops.linear.reference import values_of as packed_values
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS
@@ -15,11 +15,19 @@ ON_CUDA = True
 
 
 @pytest.mark.parametrize("D", [5, 640])
-def test_rows_are_gathered_unchanged(tensor, device, poisoned, values_of, rng, dtype, D):
-    table = tensor(rng.standard_normal((11, D)), dtype)
+def test_rows_are_gathered_unchanged_on_the_cpu(rng, dtype, D):
+    device = get_device("cpu")
+    table = device.from_host(rng.standard_normal((11, D)).astype(np.float32), dtype)
     ids = np.array([10, 0, 0, 3], np.int32)
-    out = embedding(device.from_host(ids), table, out=poisoned((4, D), dtype))
-    np.testing.assert_array_equal(values_of(out), values_of(table)[ids])
+    out = embedding(device.from_host(ids), table)
+    np.testing.assert_array_equal(device.to_host(out), device.to_host(table)[ids])
+
+
+@pytest.mark.gpu
+def test_a_table_that_is_not_in_records_has_no_kernel(gpu):
+    ids = gpu.from_host(np.array([1], np.int32))
+    with pytest.raises(UnsupportedOpError, match="not in records"):
+        embedding(ids, gpu.zeros((11, 6), DType.BF16))
 
 
 @pytest.mark.parametrize("name", RECORD_FORMATS)

@@ -75,6 +75,19 @@ def test_twenty_candidates_are_the_most():
     assert processed_distribution(logits, params(top_k=19)).ids.size == 19
 
 
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(600, 5000),
+    levels=st.sampled_from([2, 20, 1 << 20]),
+    top_k=st.sampled_from([0, 1, 7]),
+)
+def test_candidates_of_many_logits_are_those_of_a_sort(seed, size, levels, top_k):
+    logits = (np.random.default_rng(seed).integers(0, levels, size) / levels).astype(np.float32)
+    expected = np.argsort(-logits, kind="stable")[: top_k or 20]
+    result = processed_distribution(logits, params(top_k=top_k))
+    assert result.ids.tolist() == expected.tolist()
+
+
 def test_equal_logits_go_to_the_lower_ids():
     logits = np.zeros(1000, np.float32)
     logits[500:] = -0.0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ninfer_format.errors import UnsupportedConfigError
 from ninfer_format.memory_estimate import MemoryEstimate, MemoryItem, MemoryRequest
 from ninfer_runtime.engine.options import EngineOptions
 
 if TYPE_CHECKING:
     from ninfer_format import Artifact
     from ninfer_runtime.device.base import Device
-    from ninfer_runtime.kv.formats import KVFormat
     from ninfer_runtime.models.architecture import ModelMemory
 
 TEXT = "text"
@@ -29,18 +27,19 @@ def estimate_memory(artifact: Artifact, request: MemoryRequest) -> MemoryEstimat
 
     Raises:
         ContextError: The context exceeds what the model was made for.
-        UnsupportedConfigError: The architecture or the type of the cache is not implemented.
+        StartupError: ``kv_dtype``: the device has no cache of this type.
+        UnsupportedConfigError: The architecture is not implemented.
         ArtifactError: The artifact does not hold the model that its configuration describes.
         DeviceError: The device is not available.
         UnsupportedOpError: The device cannot run this model.
     """
     from ninfer_runtime import environment
-    from ninfer_runtime.engine.loading import open_device
+    from ninfer_runtime.engine.loading import open_device, resolve_kv_format
     from ninfer_runtime.engine.memory_plan import choose_prefill_chunk
     from ninfer_runtime.models.registry import model_memory
 
     device = open_device(environment.backend() or "auto", 0)
-    kv_format = _kv_format(request.kv_dtype, device)
+    kv_format = resolve_kv_format(request.kv_dtype, device)
     options = EngineOptions(artifact.path, max_context=request.max_context)
     config = artifact.directory.components[TEXT].config
     positions = config.get("max_position_embeddings")
@@ -83,19 +82,6 @@ def _workspace(device: Device, chunk: int) -> MemoryItem:
         return MemoryItem(TEXT, "workspace", None, "not planned on the CPU")
     detail = f"set aside, for chunks of {chunk} tokens"
     return MemoryItem(TEXT, "workspace", execution_bytes(device, chunk), detail)
-
-
-def _kv_format(name: str | None, device: Device) -> KVFormat:
-    from ninfer_runtime.kv.formats import kv_formats
-
-    formats = kv_formats(device.kind)
-    if name is None:
-        return next(iter(formats.values()))
-    if name not in formats:
-        raise UnsupportedConfigError(
-            "kv-dtype", name, expected=f"one of {', '.join(formats)} on {device.kind} devices"
-        )
-    return formats[name]
 
 
 def _notes(request: MemoryRequest) -> tuple[str, ...]:

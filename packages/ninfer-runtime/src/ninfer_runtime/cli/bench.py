@@ -11,12 +11,15 @@ from ninfer_format.commandline import (
     GroupedCommand,
     Terminal,
     common_options,
+    refuse_existing,
     refuse_given,
+    refuse_inputs_as_outputs,
     run,
     version_option,
 )
 from ninfer_format.errors import ExitCode, UsageError
 from ninfer_runtime.cli.bench_ops import OPS
+from ninfer_runtime.cli.bench_output import FORMATS, write_document
 from ninfer_runtime.cli.model_options import MODEL_OPTION_NAMES, choose_backend, model_options
 from ninfer_runtime.cli.number_lists import Numbers, Pairs
 from ninfer_runtime.cli.user_path import UserPath
@@ -24,10 +27,11 @@ from ninfer_runtime.cli.user_path import UserPath
 SCHEMA = "ninfer-bench/1"
 
 HEADINGS = {
-    "Tests": ("n_prompt", "n_gen", "prompt_gen", "depth", "concurrency", "profile"),
+    "Tests": ("n_prompt", "n_gen", "prompt_gen", "depth", "concurrency", "corpus", "profile"),
     "Model": (*MODEL_OPTION_NAMES, "synthetic", "recipe", "prefill_chunk"),
     "Ops": ("ops",),
     "Measuring": ("repetitions", "warmup", "compare", "fail_below"),
+    "Result": ("output", "output_file", "force"),
     "Kernels": ("compile_only", "arch"),
 }
 
@@ -36,8 +40,8 @@ EPILOG = """
 Examples:
   ninfer-bench model.ninfer -p 512,8192 -n 128
   ninfer-bench --synthetic qwen3.6-27b --recipe qwen3_6_27b -n 64 -d 4096 \\
-      --kv-dtype int8 --concurrency 1,8 --json > 27b.json
-  ninfer-bench --ops linear -r 3 --json > linear.json
+      --kv-dtype int8 --concurrency 1,8 -o json --output-file 27b.json
+  ninfer-bench --ops linear -r 3 -o csv
   ninfer-bench --compile-only --arch sm_90a
 """
 
@@ -83,6 +87,13 @@ _OF_ALL_MODELS = (*_OF_MODELS, "backend", "kv_dtype", "cuda_graph")
     help="Sequences at the same time, 1 to 8.  [default: 1]",
 )
 @click.option(
+    "--corpus",
+    type=UserPath(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="JSON array of the token ids that prompts consist of, one prompt after the other.  "
+    "[default: random ids]",
+)
+@click.option(
     "--profile", is_flag=True, help="Show where the time of each kind of step goes; needs a GPU."
 )
 @click.option(
@@ -101,8 +112,10 @@ _OF_ALL_MODELS = (*_OF_MODELS, "backend", "kv_dtype", "cuda_graph")
 @click.option(
     "--ops",
     type=click.Choice(OPS),
+    metavar="OP",
     multiple=True,
-    help="Op to time instead, beside the read bandwidth of the device; repeatable.",
+    help="Op to time instead, beside the read bandwidth of the device; repeatable. One of "
+    f"{', '.join(OPS)}.",
 )
 @click.option(
     "-r",
@@ -123,7 +136,7 @@ _OF_ALL_MODELS = (*_OF_MODELS, "backend", "kv_dtype", "cuda_graph")
     "--compare",
     type=UserPath(exists=True, dir_okay=False),
     metavar="FILE",
-    help="What --json wrote before: show the speed relative to it.",
+    help="What --output json wrote before: show the speed relative to it.",
 )
 @click.option(
     "--fail-below",
@@ -131,6 +144,19 @@ _OF_ALL_MODELS = (*_OF_MODELS, "backend", "kv_dtype", "cuda_graph")
     metavar="RATIO",
     help="Fail where the speed relative to --compare is below this.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    help="How the result is written.  [default: table]",
+)
+@click.option(
+    "--output-file",
+    type=UserPath(dir_okay=False),
+    metavar="FILE",
+    help="Where to.  [default: standard output]",
+)
+@click.option("--force", is_flag=True, help="Replace an existing --output-file FILE.")
 @click.option("--compile-only", is_flag=True, help="Compile every kernel; needs no GPU.")
 @click.option(
     "--arch",
@@ -147,25 +173,30 @@ def command(terminal: Terminal, **options: Any) -> int:
     NINFER_MODEL names is measured, else the small model that comes with this package.
     """
     _check_options(options)
+    _check_output(terminal, options)
     if options["compile_only"]:
         from ninfer_runtime.cli.bench_kernels import compile_all
 
         compile_all(terminal, options["arch"])
         return ExitCode.OK
     if options["ops"]:
-        from ninfer_runtime.cli.bench_ops import print_document, time_ops
+        from ninfer_runtime.cli.bench_ops import table, time_ops
 
         document = time_ops(terminal, options)
     else:
-        from ninfer_runtime.cli.bench_models import print_document, time_model
+        from ninfer_runtime.cli.bench_models import table, time_model
 
         options["backend"] = choose_backend(options["backend"])
         document = time_model(terminal, options)
     is_slower = _compare(document, options["compare"], options["fail_below"])
-    if terminal.json:
-        terminal.print_json(document)
-    else:
-        print_document(document)
+    write_document(
+        document,
+        table,
+        schema=SCHEMA,
+        form=options["output"] or ("json" if terminal.json else "table"),
+        path=options["output_file"],
+        force=options["force"],
+    )
     return ExitCode.FAILED if is_slower else ExitCode.OK
 
 
@@ -181,7 +212,8 @@ def _check_options(options: dict[str, Any]) -> None:
     if options["arch"] and not options["compile_only"]:
         raise UsageError("--arch goes with --compile-only")
     if options["compile_only"]:
-        refuse_given("--compile-only", *_OF_ALL_MODELS, *HEADINGS["Measuring"], "device")
+        of_results = (*HEADINGS["Measuring"], *HEADINGS["Result"])
+        refuse_given("--compile-only", *_OF_ALL_MODELS, *of_results, "device")
     if options["ops"]:
         refuse_given("--ops", *_OF_ALL_MODELS)
     if options["synthetic"] is not None and options["model"] is not None:
@@ -190,6 +222,20 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UsageError("--synthetic and --recipe go together")
     if options["fail_below"] is not None and options["compare"] is None:
         raise UsageError("--fail-below needs --compare")
+
+
+def _check_output(terminal: Terminal, options: dict[str, Any]) -> None:
+    """Refuse an output that cannot be written, before anything is measured."""
+    form, path = options["output"], options["output_file"]
+    if terminal.json and form not in (None, "json"):
+        raise UsageError(f"--json and --output {form} exclude each other")
+    if path is None:
+        if options["force"]:
+            raise UsageError("--force needs --output-file")
+        return
+    inputs = [options[name] for name in ("model", "compare", "corpus")]
+    refuse_inputs_as_outputs([path], [each for each in inputs if each is not None])
+    refuse_existing(path, force=options["force"])
 
 
 def _compare(document: dict[str, Any], path: Path | None, least: float | None) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from ninfer_format.commandline import Progress, Terminal
 from ninfer_format.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
     from ninfer_runtime.bench.models import Test
     from ninfer_runtime.device.base import Device
     from ninfer_runtime.device.cuda import CudaDevice
@@ -78,6 +80,7 @@ def time_model(terminal: Terminal, options: dict[str, Any]) -> dict[str, Any]:
         raise UsageError("--profile needs a GPU")
     read_bytes_s = _read_speed(terminal, device)
     subject = _subject(terminal, device, options)
+    corpus = _corpus(options["corpus"], subject)
     executor = _executor(terminal, subject, tests, options)
     repetitions, warmup = options["repetitions"], options["warmup"]
     with Progress(terminal, "measuring", total=len(tests)) as progress:
@@ -88,6 +91,7 @@ def time_model(terminal: Terminal, options: dict[str, Any]) -> dict[str, Any]:
                 repetitions=repetitions,
                 warmup=warmup,
                 read_bytes_s=read_bytes_s,
+                corpus=corpus,
                 advance=progress.advance,
             )
         )
@@ -110,19 +114,19 @@ def time_model(terminal: Terminal, options: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def print_document(document: dict[str, Any]) -> None:
-    """Print the tables of a document."""
+def table(document: dict[str, Any]) -> Iterator[str]:
+    """The lines of a document's tables."""
     facts, model = document["environment"], document["model"]
-    click.echo(
+    yield (
         f"{facts['device']}: {model['name']}, {model['weight_bytes'] / 1e9:.2f} GB of weights,"
         f" keys and values in {model['kv_dtype']}"
     )
-    click.echo(f"{'test':<22} {'tok/s':>10} {'±':>8} {'ms/step':>8} {'roofline':>9} {'of it':>6}")
+    yield f"{'test':<22} {'tok/s':>10} {'±':>8} {'ms/step':>8} {'roofline':>9} {'of it':>6}"
     for row in document["tests"]:
         step, roofline = row.get("ms_per_step"), row.get("roofline_tok_s")
         ratio = f"   {row['ratio']:.3f} of before" if "ratio" in row else ""
         more = f" {row['tflop_s']:.0f} TFLOP/s" if "tflop_s" in row else ""
-        click.echo(
+        yield (
             f"{row['test']:<22} {row['tok_s']:>10.1f} {row['tok_s_stddev']:>8.1f}"
             + (f" {step:>8.3f}" if step else " " * 9)
             + (f" {roofline:>9.1f} {row['fraction_of_roofline']:>6.1%}" if roofline else "")
@@ -131,9 +135,9 @@ def print_document(document: dict[str, Any]) -> None:
         )
     for name, found in document.get("profiles", {}).items():
         total = sum(row["us"] for row in found["kernels"])
-        click.echo(f"\n{name}: {found['us']:.0f} us; its kernels, each alone, {total:.0f} us")
+        yield f"\n{name}: {found['us']:.0f} us; its kernels, each alone, {total:.0f} us"
         for row in found["kernels"]:
-            click.echo(
+            yield (
                 f"{row['us']:>10.1f} us {row['us'] / total:>6.1%} {row['launches']:>5} x"
                 f" {row['us'] / row['launches']:>8.2f}  {row['op']}: {row['kernel']}"
             )
@@ -160,6 +164,20 @@ def _subject(terminal: Terminal, device: Device, options: dict[str, Any]) -> Sub
     with open_artifact(choose_model(terminal, options["model"])) as artifact:
         model = load_model(artifact, device)
         return Subject(artifact.name or str(artifact.path), model, model.vocab_size)
+
+
+def _corpus(path: Path | None, subject: Subject) -> np.ndarray | None:
+    """The token ids of a file, int64; None for random ones."""
+    if path is None:
+        return None
+    import numpy as np
+
+    from ninfer_runtime.cli.token_ids import read_token_ids
+
+    ids = read_token_ids(path, subject.public_tokens)
+    if not ids:
+        raise UsageError("has no token ids", path=path)
+    return np.array(ids, np.int64)
 
 
 def _synthetic(terminal: Terminal, device: Device, geometry: str, recipe: str | None) -> Subject:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from ninfer_format.commandline import Progress, Terminal
 
 if TYPE_CHECKING:
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
     from ninfer_runtime.device.cuda import CudaDevice
 
 LINEAR = "linear"
-OPS = (LINEAR, "add_rms_norm", "sample", "gated_delta_net", "paged_attention")
+OPS = (LINEAR, "gated_linear", "add_rms_norm", "sample", "gated_delta_net", "paged_attention")
 
 
 def time_ops(terminal: Terminal, options: dict[str, Any]) -> dict[str, Any]:
@@ -47,18 +45,18 @@ def time_ops(terminal: Terminal, options: dict[str, Any]) -> dict[str, Any]:
     return {"environment": facts, "repetitions": options["repetitions"], "ops": rows}
 
 
-def print_document(document: dict[str, Any]) -> None:
-    """Print the table of a document."""
+def table(document: dict[str, Any]) -> Iterator[str]:
+    """The lines of a document's table."""
     facts = document["environment"]
     read = facts["read_bytes_s"]
-    click.echo(
+    yield (
         f"{facts['device']}: reads {read['loads'] / 1e12:.2f} TB/s by loads,"
         f" {read['copies'] / 1e12:.2f} by copies"
     )
-    click.echo(f"{'case':<42} {'MB':>7} {'us':>8} {'GB/s':>6}   of read  TFLOP/s")
+    yield f"{'case':<42} {'MB':>7} {'us':>8} {'GB/s':>6}   of read  TFLOP/s"
     for row in document["ops"]:
         ratio = f"   {row['ratio']:.3f} of before" if "ratio" in row else ""
-        click.echo(
+        yield (
             f"{_name(row):<42} {row['megabytes']:>7.1f} {row['us']:>8.2f} {row['gb_s']:>6.0f}"
             f"   {row['fraction_of_read']:>6.1%} {row['tflop_s']:>8.1f}{ratio}"
         )

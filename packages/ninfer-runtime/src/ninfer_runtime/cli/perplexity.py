@@ -182,30 +182,15 @@ def _load(terminal: Terminal, options: dict[str, Any]) -> LoadedModel:
 
 def _token_ids(frontend: Frontend, text: Path | None, ids: Path | None) -> list[int]:
     from ninfer_format.errors import UsageError
-    from ninfer_runtime.text.json_values import read_json
+    from ninfer_runtime.cli.token_ids import read_token_ids
 
-    source = text or ids
+    if ids is not None:
+        return read_token_ids(ids, frontend.tokenizer.public_tokens)
     try:
-        content = source.read_bytes().decode("utf-8") if source is not None else ""
+        content = text.read_bytes().decode("utf-8") if text is not None else ""
     except UnicodeDecodeError as error:
-        raise UsageError(f"not UTF-8: {error.reason} at byte {error.start}", path=source) from None
-    if text is not None:
-        return frontend.tokenizer.encode(content)
-    try:
-        values = read_json(content)
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}", path=source) from None
-    if not isinstance(values, list):
-        raise UsageError("expected a JSON array of token ids", path=source)
-    last = frontend.tokenizer.public_tokens - 1
-    for position, value in enumerate(values):
-        is_id = isinstance(value, int) and not isinstance(value, bool)
-        if not is_id or not 0 <= value <= last:
-            raise UsageError(
-                f"position {position}: expected a token id in 0..{last}, found {value!r:.40}",
-                path=source,
-            )
-    return values
+        raise UsageError(f"not UTF-8: {error.reason} at byte {error.start}", path=text) from None
+    return frontend.tokenizer.encode(content)
 
 
 def _document(report: PerplexityReport, *, model: str, source: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ninfer_runtime.cuda.kernel import Kernel, headers_of
+from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.errors import DeviceError, KernelCompileError
 
 OPTIONS = ("-std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v")
@@ -46,25 +46,40 @@ def nvrtc_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def compile_kernel(kernel: Kernel, architecture: str) -> Cubin:
+def compile_source(
+    kernel: Kernel, source: str, headers: dict[str, str], architecture: str
+) -> Cubin:
     """Compile one instance.
 
     Args:
         kernel: What to compile.
+        source: Text of its source.
+        headers: What the source includes, by name.
         architecture: For example ``sm_90a``.
 
     Raises:
         KernelCompileError: The source has an error; the message holds the compiler's log.
         DeviceError: NVRTC or cuda-bindings is not installed.
     """
-    source = kernel.read()
-    return compile_source(kernel, source, headers_of(source), architecture)
+    data, symbol, log = _compile(kernel, source, headers, architecture, OPTIONS)
+    if (resources := _resources(log, symbol)) is None:
+        # What NVRTC takes from the driver's cache comes without the assembler's report.
+        options = (*OPTIONS, "--no-cache")
+        data, symbol, log = _compile(kernel, source, headers, architecture, options)
+        resources = _resources(log, symbol)
+    if resources is None:
+        raise KernelCompileError(str(kernel), architecture, f"no resources are reported\n{log}")
+    return Cubin(data, symbol, *resources)
 
 
-def compile_source(
-    kernel: Kernel, source: str, headers: dict[str, str], architecture: str
-) -> Cubin:
-    """Compile one instance of a source that has been read; see `compile_kernel`."""
+def _compile(
+    kernel: Kernel,
+    source: str,
+    headers: dict[str, str],
+    architecture: str,
+    options: tuple[str, ...],
+) -> tuple[bytes, str, str]:
+    """Machine code, name of the kernel in it, and the compiler's log."""
     nvrtc = _nvrtc()
     program = _value(
         nvrtc.nvrtcCreateProgram(
@@ -77,8 +92,8 @@ def compile_source(
     )
     try:
         _value(nvrtc.nvrtcAddNameExpression(program, kernel.instance.encode()))
-        options = [option.encode() for option in (f"-arch={architecture}", *OPTIONS)]
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        words = [option.encode() for option in (f"-arch={architecture}", *options)]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
         log = _log(nvrtc, program)
         if int(result):
             raise KernelCompileError(str(kernel), architecture, _with_source_lines(log, source))
@@ -87,10 +102,7 @@ def compile_source(
         _value(nvrtc.nvrtcGetCUBIN(program, data))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    resources = _resources(log)
-    if resources is None:
-        raise KernelCompileError(str(kernel), architecture, f"no resources are reported\n{log}")
-    return Cubin(data, symbol, *resources)
+    return data, symbol, log
 
 
 def _nvrtc() -> Any:
@@ -118,13 +130,14 @@ def _log(nvrtc: Any, program: Any) -> str:
     return log.rstrip(b"\0 \n").decode(errors="replace")
 
 
-def _resources(log: str) -> tuple[int, int, int] | None:
+def _resources(log: str, symbol: str) -> tuple[int, int, int] | None:
     """Registers, stack bytes and spilled bytes, as the assembler reports them in the log.
 
-    The kernel comes first, and its frame includes those of functions that it calls. None if there is
-    no report, which must not look like a kernel that needs nothing.
+    A source may hold other kernels that are no templates. The frame includes those of functions that
+    the kernel calls. None if there is no report, which must not look like a kernel that needs nothing.
     """
-    registers, stack = _REGISTERS.search(log), _STACK.search(log)
+    _, _, report = log.partition(f"entry function '{symbol}'")
+    registers, stack = _REGISTERS.search(report), _STACK.search(report)
     if registers is None or stack is None:
         return None
     return int(registers[1]), int(stack[1]), max(int(stack[2]), int(stack[3]))

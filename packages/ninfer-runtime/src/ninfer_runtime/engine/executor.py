@@ -88,6 +88,7 @@ class Executor:
         self._sampled = device.zeros((lanes,), DType.INT32)
         self._last_lanes: tuple[Lane, ...] = ()
         self._sampled_lanes: tuple[Lane, ...] = ()
+        self._prefilled: Tensor | None = None
         self._egress = Egress(device, lanes)
         self._prefill = self._buffers(1, options.prefill_chunk)
         self._decode = {
@@ -168,10 +169,19 @@ class Executor:
         self._check_ids(token_ids)
         self._lanes.check_room(lane, T)
         self._send(self._prefill, (lane,), token_ids[None], Purpose.PREFILL)
-        return self._prefill_work(T)
+        self._prefilled = self._prefill_work(T)
+        return self._prefilled
 
     def choose(self, hidden: Tensor) -> Choice:
-        """Choose the token after the last row of what `prefill` has just returned."""
+        """Choose the token after the last row of what `prefill` has just returned.
+
+        Raises:
+            OpArgumentError: Other rows than those, or another step has been executed since: the
+                settings of its sequences would apply.
+        """
+        if hidden is not self._prefilled:
+            expected = "what prefill returned in the last step"
+            raise OpArgumentError(OP, "hidden", expected=expected, found=hidden)
         logits = self._choose_work(hidden)
         self._sampled_lanes = self._last_lanes
         return self._fetch(logits, 1)
@@ -265,6 +275,7 @@ class Executor:
         indices = np.array([lane.index for lane in lanes])
         fields = self._lanes.fields
         fields.set_step(columns, purpose)
+        self._prefilled = None
         buffers.send(fields, indices, token_ids)
         self._last_lanes = tuple(lanes)
         self._lanes.advance(self._last_lanes, indices, columns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class ModelProgram:
         self._runs_ahead = runs_ahead
         self._generation = 0
         self._active: _ActiveSequence | None = None
+        self._is_streaming = False
         self._sequence_peak = 0
 
     @property
@@ -62,8 +64,7 @@ class ModelProgram:
         self, token_ids: Sequence[int], capacity: int, sampling: Sampling = GREEDY
     ) -> SequenceHandle:
         """Start a sequence with a prompt and room for `capacity` executed tokens."""
-        if self._active is not None:
-            raise StaleHandleError("a sequence was begun while another one is active")
+        self._check_idle()
         self._generation += 1
         handle = SequenceHandle(self._generation)
         lane = self._executor.begin(capacity, sampling)
@@ -117,20 +118,24 @@ class ModelProgram:
         tokens = np.asarray(token_ids, np.int64)
         scores = np.empty(len(tokens) - first_target, np.float32)
         begin = 0
-        for logits in self.target_logits(token_ids, first_target, public_tokens):
-            end = begin + len(logits)
-            targets = tokens[first_target + begin : first_target + end]
-            scores[begin:end] = _checked_later(log_probabilities, logits, targets)
-            begin = end
+        # An error here must not leave the stream begun for as long as anybody holds its traceback.
+        with closing(self.target_logits(token_ids, first_target, public_tokens)) as stream:
+            for logits in stream:
+                end = begin + len(logits)
+                targets = tokens[first_target + begin : first_target + end]
+                scores[begin:end] = _checked_later(log_probabilities, logits, targets)
+                begin = end
         return scores
 
     def target_logits(
         self, token_ids: Sequence[int], first_target: int, public_tokens: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray, None, None]:
         """Logits for the tokens of one stream; see `Program.target_logits`."""
         tokens = np.asarray(token_ids, np.int64)
         executor = self._executor
+        self._check_idle()
         lane = executor.begin(len(tokens), GREEDY)
+        self._is_streaming = True
         try:
             # The last token predicts nothing that is scored.
             for begin in range(0, len(tokens) - 1, executor.options.prefill_chunk):
@@ -142,6 +147,7 @@ class ModelProgram:
                     logits = _checked_later(executor.model.logits, rows)
                     yield executor.device.to_host(logits)[:, :public_tokens]
         finally:
+            self._is_streaming = False
             executor.end(lane)
 
     def memory(self) -> MemorySummary:
@@ -156,6 +162,15 @@ class ModelProgram:
         """Drop the active sequence; the weights go with the program itself."""
         self._active = None
         self._executor.close()
+
+    def _check_idle(self) -> None:
+        if self._active is not None:
+            raise StaleHandleError("a sequence was begun while another one is active")
+        if self._is_streaming:
+            raise StaleHandleError(
+                "a sequence was begun while the logits of a stream are neither read to their end"
+                " nor closed"
+            )
 
     def _sequence(self, handle: SequenceHandle) -> _ActiveSequence:
         if self._active is None or self._active.handle != handle:

@@ -6,7 +6,7 @@ sequence is active at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -119,8 +119,10 @@ class Program(Protocol):
 
     def target_logits(
         self, token_ids: Sequence[int], first_target: int, public_tokens: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray, None, None]:
         """Logits that predict the tokens of one stream, from an empty state.
+
+        No sequence may be begun before all are read or the generator is closed.
 
         Args:
             token_ids: The stream, N tokens.

@@ -7,7 +7,8 @@ every position has at least half a window of context before it, and every token 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
 from ninfer_format.errors import UsageError
@@ -31,7 +32,7 @@ class LogitScorer(Protocol):
 
     def target_logits(
         self, token_ids: Sequence[int], first_target: int, public_tokens: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray, None, None]:
         """Logits for tokens from `first_target` on; see `Program.target_logits`."""
         ...
 
@@ -122,14 +123,15 @@ def _window_nll(
     first = window.first_target - window.begin
     total, position = 0.0, first
     rows = max(1, _BLOCK_ELEMENTS // public_tokens)
-    for logits in program.target_logits(stream, first, public_tokens):
-        _check_finite(logits, index, window.begin + position)
-        for begin in range(0, len(logits), rows):
-            log_probabilities = log_softmax(logits[begin : begin + rows])
-            targets = tokens[position : position + len(log_probabilities)]
-            total -= float(log_probabilities[np.arange(len(targets)), targets].sum())
-            consumer(log_probabilities, targets)
-            position += len(targets)
+    with closing(program.target_logits(stream, first, public_tokens)) as blocks:
+        for logits in blocks:
+            _check_finite(logits, index, window.begin + position)
+            for begin in range(0, len(logits), rows):
+                log_probabilities = log_softmax(logits[begin : begin + rows])
+                targets = tokens[position : position + len(log_probabilities)]
+                total -= float(log_probabilities[np.arange(len(targets)), targets].sum())
+                consumer(log_probabilities, targets)
+                position += len(targets)
     return total
 
 

@@ -12,6 +12,9 @@ import numpy as np
 
 from ninfer_runtime.sampling.params import MAX_CANDIDATES, SamplingParams
 
+_BLOCK = 32
+"""Logits of which only the largest is looked at first: sorting all takes longest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -53,9 +56,12 @@ def penalized(logits: np.ndarray, params: SamplingParams, counts: np.ndarray) ->
 
 def _best(logits: np.ndarray, count: int) -> np.ndarray:
     """Return the ids of the `count` largest logits, best first, lower id first among equals."""
-    count = min(count, logits.size)
-    threshold = np.partition(logits, logits.size - count)[logits.size - count]
-    candidates = np.flatnonzero(logits >= threshold)
+    blocks = logits.size // _BLOCK
+    candidates = np.arange(logits.size)
+    if blocks > count:
+        # At least `count` logits are as large as that many blocks' largest; few are, mostly.
+        largest = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+        candidates = np.flatnonzero(logits >= np.partition(largest, -count)[-count])
     order = np.argsort(-logits[candidates], kind="stable")
     return np.asarray(candidates[order[:count]])
 

@@ -7,7 +7,6 @@ from ninfer_runtime.ops.arguments import check_dtype, check_shape, output
 from ninfer_runtime.ops.registry import call, register
 
 register("add", "cpu", "ninfer_runtime.ops.add.reference:add")
-register("add", "cuda", "ninfer_runtime.ops.add.cuda:add")
 
 
 def add(x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -1,26 +1,11 @@
-// Rows of a table by token id: of a table of numbers, or of one in weight records.
+// Rows of a table in weight records by token id.
 #include "ninfer/elements.cuh"
 #include "ninfer/launch_order.cuh"
 #include "ninfer/weight_record.cuh"
 
 namespace ninfer {
 
-// One block a token, V columns at a time for each thread.
-template <int V, class W, class O>
-__global__ __launch_bounds__(256) void embedding_kernel(const int* token_ids, const W* table,
-                                                        O* out, u32 columns) {
-  wait_for_previous_kernels();
-  let_next_kernel_start();
-  const W* source = table + (i64)token_ids[blockIdx.x] * columns;
-  O* target = out + (i64)blockIdx.x * columns;
-  for (u32 column = threadIdx.x * V; column < columns; column += 256 * V) {
-    const Pack<W, V> row = load_pack<V>(source + column);
-    Pack<O, V> result;
-#pragma unroll
-    for (int i = 0; i < V; i++) result.set(i, row[i]);
-    store_pack<V>(target + column, result);
-  }
-}
+constexpr int THREADS = 128;
 
 // As `load_record`, from global memory.
 template <int F>
@@ -47,46 +32,46 @@ NINFER_DEVICE float half_value(u32 pair, int upper) {
   return F == BF16 ? bf16_to_float(word) : f16_to_float(word);
 }
 
-// One block a token. A row lies in a tile of 16 with others: in each record, four lanes hold it, and a
-// thread decodes what one of them holds. `columns` is even.
+// `parts` blocks a token. A row lies in a tile of 16 with others: in each record, four lanes hold it,
+// and a thread decodes what one of them holds. `columns` is even.
 template <int F, class O>
-__global__ __launch_bounds__(256) void embedding_packed_kernel(const int* token_ids,
-                                                               const u8* __restrict__ table,
-                                                               const float* __restrict__ row_scale,
-                                                               O* out, u32 columns, u32 records) {
+__global__ __launch_bounds__(THREADS) void embedding_kernel(const int* token_ids,
+                                                            const u8* __restrict__ table,
+                                                            const float* __restrict__ row_scale,
+                                                            O* out, u32 columns, u32 records,
+                                                            u32 parts) {
   constexpr int GROUPS = RecordShape<F>::GROUPS;
-  wait_for_previous_kernels();
   let_next_kernel_start();
-  const u32 token = token_ids[blockIdx.x], row = token & 15;
+  const u32 t = blockIdx.x / parts, unit = blockIdx.x % parts * THREADS + threadIdx.x;
+  const u32 record = unit >> 2, q = unit & 3;
+  wait_for_previous_kernels();
+  if (record >= records) return;
+  const u32 token = token_ids[t], row = token & 15;
   const int upper = row >> 3, g = row & 7;
   const u8* tile = table + (u64)(token >> 4) * records * RecordShape<F>::BYTES;
-  O* target = out + (u64)blockIdx.x * columns;
+  O* target = out + (u64)t * columns;
   const float of_row = row_scale ? row_scale[token] : 1.f;
-
-  for (u32 unit = threadIdx.x; unit < records * 4; unit += 256) {
-    const u32 record = unit >> 2, q = unit & 3;
-    const LaneRecord<F> r =
-        load_record_of_table<F>(tile + (u64)record * RecordShape<F>::BYTES, 4 * g + q);
+  const LaneRecord<F> r =
+      load_record_of_table<F>(tile + (u64)record * RecordShape<F>::BYTES, 4 * g + q);
 #pragma unroll
-    for (int s = 0; s < 4; s++) {
-      u32 a[4];
-      decode_step<F>(r, s, a);
-      float scale = 1.f;
-      if constexpr (GROUPS > 0) {
-        const u32 pair = scale_pair<F>(r, s * GROUPS / 4);
-        scale = f16_to_float((u16)(upper ? pair >> 16 : pair));
-      }
+  for (int s = 0; s < 4; s++) {
+    u32 a[4];
+    decode_step<F>(r, s, a);
+    float scale = 1.f;
+    if constexpr (GROUPS > 0) {
+      const u32 pair = scale_pair<F>(r, s * GROUPS / 4);
+      scale = f16_to_float((u16)(upper ? pair >> 16 : pair));
+    }
 #pragma unroll
-      for (int half = 0; half < 2; half++) {  // columns 2q and 2q + 8 of the step
-        const u32 pair = upper ? a[2 * half + 1] : a[2 * half];
-        const u32 column = record * 64 + 16 * s + 2 * q + 8 * half;
-        if (column >= columns) continue;
-        Pack<O, 2> values;
+    for (int half = 0; half < 2; half++) {  // columns 2q and 2q + 8 of the step
+      const u32 pair = upper ? a[2 * half + 1] : a[2 * half];
+      const u32 column = record * 64 + 16 * s + 2 * q + 8 * half;
+      if (column >= columns) continue;
+      Pack<O, 2> values;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-          values.set(i, half_value<F>(pair, i) * scale * record_factor<F>() * of_row);
-        store_pack<2>(target + column, values);
-      }
+      for (int i = 0; i < 2; i++)
+        values.set(i, half_value<F>(pair, i) * scale * record_factor<F>() * of_row);
+      store_pack<2>(target + column, values);
     }
   }
 }

@@ -8,16 +8,16 @@ __global__ __launch_bounds__(256) void feed_tokens_kernel(int* token_ids, const 
                                                           int* counts, const int* counts_rows,
                                                           u32 tokens, u32 columns,
                                                           u32 vocabulary) {
-  wait_for_previous_kernels();
   let_next_kernel_start();
+  wait_for_previous_kernels();
   for (u32 t = threadIdx.x; t < tokens; t += blockDim.x) {
+    const int row = counts_rows[t / columns];
     int id = token_ids[t];
     if (id < 0) {
       const int fed = sampled[-1 - id];
       id = fed < 0 ? 0 : fed;
       token_ids[t] = id;
     }
-    const int row = counts_rows[t / columns];
     if (row >= 0) atomicAdd(counts + (i64)row * vocabulary + id, 1);
   }
 }

@@ -83,16 +83,17 @@ def sample(
     allowed token, gives -1.
 
     Args:
-        logits: [R, V], fp32 or bf16, rows contiguous.
+        logits: [R, V], fp32, rows contiguous.
         rows: How each row is sampled.
         public_tokens: Tokens that the tokenizer knows, 1..V.
         out: [R], int32. By default a new tensor.
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
+        UnsupportedOpError: The device has no kernel for so many tokens.
     """
     check_rank("sample", "logits", logits, "R V")
-    check_dtype("sample", "logits", logits)
+    check_dtype("sample", "logits", logits, (DType.FP32,))
     R, V = logits.shape
     if not 1 <= public_tokens <= V:
         raise OpArgumentError("sample", "public_tokens", expected=f"1..{V}", found=public_tokens)

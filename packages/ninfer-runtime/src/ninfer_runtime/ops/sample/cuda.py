@@ -5,36 +5,25 @@ from __future__ import annotations
 from ninfer_runtime.cuda.arguments import device_of, integers, longs, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import POINTER, Argument, Geometry
-from ninfer_runtime.cuda.rows import ELEMENT_TYPES, element_strides, is_contiguous
+from ninfer_runtime.cuda.rows import element_strides, is_contiguous
 from ninfer_runtime.cuda.target import Target
-from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.sample import SamplingRows
-from ninfer_runtime.sampling.params import MAX_CANDIDATES
 
 SOURCE = "ops/sample/sample.cu"
-TILE_TOKENS, TILE_THREADS = 1024, 128
-ROW_THREADS = 1024
-MAX_TILES = 1024
+TILE_TOKENS, WARP_THREADS = 256, 32
+TILES_THREADS, ROW_THREADS = 256, 1024
+MAX_TILES = ROW_THREADS
 RANK_BYTES = 8
-ROOM_BYTES = 24 * 2**20
-"""Room for the candidates of the rows that are sampled together: 128 at least."""
 
-
-def tiles_kernel(dtype: DType) -> Kernel:
-    """What finds the best token of each tile."""
-    return Kernel(SOURCE, f"ninfer::sample_tiles_kernel<{ELEMENT_TYPES[dtype]}>")
-
-
-def rows_kernel(dtype: DType) -> Kernel:
-    """What draws for each row."""
-    return Kernel(SOURCE, f"ninfer::sample_rows_kernel<{ELEMENT_TYPES[dtype]}>")
+TILES_KERNEL = Kernel(SOURCE, "ninfer::sample_tiles_kernel")
+ROWS_KERNEL = Kernel(SOURCE, "ninfer::sample_rows_kernel")
 
 
 def kernels(target: Target) -> list[Kernel]:
     """What models need, on any GPU."""
-    return [kernel(dtype) for dtype in ELEMENT_TYPES for kernel in (tiles_kernel, rows_kernel)]
+    return [TILES_KERNEL, ROWS_KERNEL]
 
 
 def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
@@ -44,34 +33,35 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
     R, V = logits.shape
     tiles = -(-public_tokens // TILE_TOKENS)
     row_stride, element_stride = element_strides(logits)
-    if tiles > MAX_TILES or element_stride != 1 or not all(map(is_contiguous, tensors)):
-        raise UnsupportedOpError("sample", logits.device.kind, detail=f"{logits!r}")
+    if tiles > MAX_TILES:
+        most = MAX_TILES * TILE_TOKENS
+        raise UnsupportedOpError(
+            "sample", logits.device.kind, detail=f"{public_tokens} tokens, at most {most}"
+        )
+    if element_stride != 1 or not all(map(is_contiguous, tensors)):
+        raise UnsupportedOpError("sample", logits.device.kind, detail=f"{logits!r}: strided")
+    if R == 0:
+        return
     matrix: list[Argument] = [pointer(logits), *longs(row_stride)]
     cuts = (rows.temperature, rows.top_k, rows.top_p, rows.min_p)
     penalties = (rows.presence_penalty, rows.frequency_penalty)
     random = (rows.seed, rows.position, rows.purpose)
     state = (rows.counts_row, rows.mask_row, rows.counts, rows.masks)
-    room = min(tiles, MAX_CANDIDATES) * TILE_TOKENS
-    most = ROOM_BYTES // (room * RANK_BYTES)
-    for first in range(0, R, most):
-        count = min(most, R - first)
-        sizes = integers(V, rows.masks.shape[1], public_tokens, tiles, first)
-        with device.workspace.frame():
-            best = (device.workspace.take(count * tiles * RANK_BYTES), POINTER)
-            found = (device.workspace.take(count * room * RANK_BYTES), POINTER)
-            device.launch(
-                tiles_kernel(logits.dtype),
-                Geometry(count * tiles, TILE_THREADS, overlap=True),
-                [*matrix, *map(pointer, (*penalties, *state)), best, *sizes],
-            )
-            device.launch(
-                rows_kernel(logits.dtype),
-                Geometry(count, ROW_THREADS, overlap=True),
-                [
-                    *matrix,
-                    *map(pointer, (*cuts, *penalties, *random, *state)),
-                    *(best, found, pointer(out)),
-                    *sizes,
-                    *integers(room),
-                ],
-            )
+    sizes = integers(V, rows.masks.shape[1], public_tokens, tiles)
+    with device.workspace.frame():
+        best = (device.workspace.take(R * tiles * RANK_BYTES), POINTER)
+        device.launch(
+            TILES_KERNEL,
+            Geometry(-(-R * tiles * WARP_THREADS // TILES_THREADS), TILES_THREADS, overlap=True),
+            [*matrix, *map(pointer, (*penalties, *state)), best, *sizes, *integers(R)],
+        )
+        device.launch(
+            ROWS_KERNEL,
+            Geometry(R, ROW_THREADS, overlap=True),
+            [
+                *matrix,
+                *map(pointer, (*cuts, *penalties, *random, *state)),
+                *(best, pointer(out)),
+                *sizes,
+            ],
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ninfer_runtime.device.tensor import Tensor
-from ninfer_runtime.ops.rounding import load
 from ninfer_runtime.sampling.distribution import penalized, processed_distribution
 from ninfer_runtime.sampling.params import MAX_CANDIDATES, SamplingParams
 from ninfer_runtime.sampling.random import Purpose, uniform
@@ -15,7 +14,7 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
     """See the contract in the package; `tensors` are those of `SamplingRows`, then the output."""
     *settings, counts, masks, out = (tensor.array for tensor in tensors)
     for r in range(logits.shape[0]):
-        values = load(logits[r : r + 1])[0, :public_tokens]
+        values = logits.array[r, :public_tokens]
         *numbers, seed, position, purpose, counts_row, mask_row = (each[r] for each in settings)
         allowed = None if mask_row < 0 else _allowed(masks[mask_row], public_tokens)
         candidates = values if allowed is None else allowed

@@ -5,128 +5,172 @@
 
 namespace ninfer {
 
-constexpr int TILE = 1024;       // tokens
-constexpr int TILE_THREADS = 128;
-constexpr int ROW_THREADS = 1024;
-constexpr int CANDIDATES = 20;  // of a row at most: the contract
-constexpr int MAX_TILES = 1024;
-constexpr u64 BROKEN = ~0ull;  // instead of a rank: a logit is not finite
+constexpr int TILE = 256;  // tokens, of one warp
+constexpr int TILES_THREADS = 256;
+constexpr int ROW_THREADS = 1024, ROW_WARPS = ROW_THREADS / 32;  // at most as many tiles as threads
+constexpr int CANDIDATES = 20;                                   // of a row at most: the contract
+constexpr int LIST = 256;  // candidates that are ranked at once
+constexpr u32 BROKEN = ~0u;  // instead of a key: a logit is not finite
 
-// A token and its value as one number: larger is better, among equal values the lower id. 0 is
-// none.
-NINFER_DEVICE u64 rank_of(float value, u32 token) {
+// A value as a number of the same order. 0 is none.
+NINFER_DEVICE u32 key_of(float value) {
   const u32 bits = __float_as_uint(value + 0.f);  // -0 equals +0
-  const u32 ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return (u64)ordered << 32 | (u32)~token;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
+
+// A token and its key as one number: larger is better, among equal values the lower id. 0 is none.
+NINFER_DEVICE u64 rank_of(u32 key, u32 token) { return key ? (u64)key << 32 | (u32)~token : 0; }
+NINFER_DEVICE u32 key_of_rank(u64 rank) { return (u32)(rank >> 32); }
 NINFER_DEVICE u32 token_of(u64 rank) { return ~(u32)rank; }
 NINFER_DEVICE float value_of(u64 rank) {
-  const u32 ordered = (u32)(rank >> 32);
-  return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+  const u32 key = key_of_rank(rank);
+  return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
 NINFER_DEVICE u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
 NINFER_DEVICE u64 warp_largest(u64 x) {
+  const u32 upper = __reduce_max_sync(~0u, (u32)(x >> 32));
+  const u32 lower = __reduce_max_sync(~0u, (u32)(x >> 32) == upper ? (u32)x : 0u);
+  return (u64)upper << 32 | lower;
+}
+
+// What `from` holds for N tokens, all loads under way together; anything for tokens from `end` on.
+template <int N, class T>
+NINFER_DEVICE void load_tokens(const T* from, int end, const int (&token)[N], T (&to)[N]) {
 #pragma unroll
-  for (int d = 16; d > 0; d /= 2) x = larger(x, __shfl_xor_sync(~0u, x, d));
-  return x;
+  for (int i = 0; i < N; i++) to[i] = from[min(token[i], end - 1)];
 }
 
-// The largest over a block, in all threads; `of_warp` has a place for each warp.
-template <int THREADS>
-NINFER_DEVICE u64 block_largest(u64 x, u64* of_warp) {
-  x = warp_largest(x);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = threadIdx.x % 32 < THREADS / 32 ? of_warp[threadIdx.x % 32] : 0;
-  return warp_largest(x);
-}
-
-// The logits of a row with what is taken from them.
-template <class X>
-struct Row {
-  const X* logits;
+// What is taken from the logits of a row.
+struct Penalties {
   float presence, frequency;
   const int* count;  // null without penalties
   const u32* mask;   // null if every token is allowed
-  u32 tokens;
+  int tokens;
 
-  NINFER_DEVICE Row(const X* logits, float presence, float frequency, const int* counts,
-                    int counts_row, const u32* masks, int mask_row, u32 vocabulary, u32 words,
-                    u32 tokens)
-      : logits(logits), presence(presence), frequency(frequency), tokens(tokens) {
+  NINFER_DEVICE Penalties(float presence, float frequency, const int* counts, int counts_row,
+                          const u32* masks, int mask_row, u32 vocabulary, u32 words, int tokens)
+      : presence(presence), frequency(frequency), tokens(tokens) {
     const bool counted = counts_row >= 0 && (presence != 0.f || frequency != 0.f);
     count = counted ? counts + (i64)counts_row * vocabulary : nullptr;
     mask = mask_row >= 0 ? masks + (i64)mask_row * words : nullptr;
   }
 
-  NINFER_DEVICE float load(u32 token) const {
-    return token < tokens ? to_float(logits[token]) : 0.f;
-  }
-
-  // The rank of a token whose logit is x.
-  NINFER_DEVICE u64 rank(u32 token, float x) const {
-    if (token >= tokens) return 0;
-    if ((__float_as_uint(x) & 0x7f800000u) == 0x7f800000u) return BROKEN;
+  // The keys of N tokens with logits x; those beyond the last are none.
+  template <int N>
+  NINFER_DEVICE void keys(const int (&token)[N], const float (&x)[N], u32 (&key)[N]) const {
     if (count) {
-      const int c = count[token];
+      int c[N];
+      load_tokens(count, tokens, token, c);
       // Each product and difference is rounded, as in the reference.
-      x = __fsub_rn(__fsub_rn(x, c > 0 ? presence : 0.f), __fmul_rn(frequency, (float)c));
+#pragma unroll
+      for (int i = 0; i < N; i++)
+        key[i] = key_of(__fsub_rn(__fsub_rn(x[i], c[i] > 0 ? presence : 0.f),
+                                  __fmul_rn(frequency, (float)c[i])));
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++) key[i] = key_of(x[i]);
     }
-    if (mask && !(mask[token / 32] >> (token % 32) & 1)) return 0;
-    return rank_of(x, token);
+    if (mask) {
+      u32 word[N];
+#pragma unroll
+      for (int i = 0; i < N; i++) word[i] = mask[(u32)min(token[i], tokens - 1) / 32];
+#pragma unroll
+      for (int i = 0; i < N; i++) key[i] = word[i] >> ((u32)token[i] % 32) & 1 ? key[i] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const bool finite = (__float_as_uint(x[i]) & 0x7f800000u) != 0x7f800000u;
+      key[i] = token[i] >= tokens ? 0 : finite ? key[i] : BROKEN;
+    }
   }
 };
 
-// Blocks: [row][tile], from `first_row` on. The best of a tile; `BROKEN` if one of its logits is not
+// One warp for each [row][tile]. The best of a tile; its key is `BROKEN` if one of its logits is not
 // finite.
-template <class X>
-__global__ __launch_bounds__(TILE_THREADS, 8) void sample_tiles_kernel(
-    const X* logits, i64 row_stride, const float* presences, const float* frequencies,
+__global__ __launch_bounds__(TILES_THREADS, 4) void sample_tiles_kernel(
+    const float* logits, i64 row_stride, const float* presences, const float* frequencies,
     const int* counts_rows, const int* mask_rows, const int* counts, const u32* masks, u64* best,
-    u32 vocabulary, u32 words, u32 public_tokens, u32 tiles, u32 first_row) {
-  __shared__ u64 of_warp[TILE_THREADS / 32];
-  wait_for_previous_kernels();
+    u32 vocabulary, u32 words, u32 public_tokens, u32 tiles, u32 rows) {
+  constexpr int EACH = TILE / 32;
   let_next_kernel_start();
-  const u32 r = first_row + blockIdx.x / tiles, tile = blockIdx.x % tiles;
-  const Row<X> row(logits + r * row_stride, presences[r], frequencies[r], counts, counts_rows[r],
-                   masks, mask_rows[r], vocabulary, words, public_tokens);
-  const u32 first = tile * TILE + threadIdx.x;
-  float logit[TILE / TILE_THREADS];
+  const u32 place = blockIdx.x * (TILES_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 r = place / tiles, tile = place % tiles;
+  wait_for_previous_kernels();
+  if (r >= rows) return;
+  // Signed, so that all addresses are one register and constants.
+  int token[EACH];
 #pragma unroll
-  for (int i = 0; i < TILE / TILE_THREADS; i++) logit[i] = row.load(first + i * TILE_THREADS);
-  u64 own = 0;
+  for (int i = 0; i < EACH; i++) token[i] = (int)(tile * TILE + lane) + i * 32;
+  float x[EACH];
+  load_tokens(logits + r * row_stride, public_tokens, token, x);
+  const Penalties penalties(presences[r], frequencies[r], counts, counts_rows[r], masks,
+                            mask_rows[r], vocabulary, words, public_tokens);
+  u32 key[EACH];
+  penalties.keys(token, x, key);
+  u32 own = 0, of_token = 0;
 #pragma unroll
-  for (int i = 0; i < TILE / TILE_THREADS; i++)
-    own = larger(own, row.rank(first + i * TILE_THREADS, logit[i]));
-  own = block_largest<TILE_THREADS>(own, of_warp);
-  if (threadIdx.x == 0) best[blockIdx.x] = own;
+  for (int i = 0; i < EACH; i++) {
+    if (key[i] > own) of_token = token[i];
+    own = max(own, key[i]);
+  }
+  const u64 rank = warp_largest(rank_of(own, of_token));
+  if (lane == 0) best[place] = rank;
 }
 
 NINFER_DEVICE int candidates_of(int top_k) {
   return top_k > 0 && top_k < CANDIDATES ? top_k : CANDIDATES;
 }
 
-// Calls place(p, i) for those of `count` different numbers that fewer than `wanted` are larger than:
-// p of them. By the whole block; `larger_ones` has ROW_THREADS zeros and gets others.
-template <class Place>
-NINFER_DEVICE void for_the_best(const u64* numbers, int count, int wanted, int* larger_ones,
-                                Place place) {
-  const int width = (count + 31) / 32 * 32, parts = ROW_THREADS / width;
-  const int i = threadIdx.x % width, part = threadIdx.x / width;
-  if (i < count && part < parts) {
-    const u64 own = numbers[i];
-    const int begin = part * count / parts, end = (part + 1) * count / parts;
-    int above = 0;
-    for (int j = begin; j < end; j++) above += numbers[j] > own;
-    if (parts > 1) atomicAdd(larger_ones + i, above);
-    else larger_ones[i] = above;
+// What the threads of a row's block share.
+struct Shared {
+  u64 list[LIST], of_warp[2][ROW_WARPS];
+  int listed[2];  // zero when a list is begun
+  u64 first, least;
+};
+
+// Writes the `wanted` best of N different ranks of each thread, those below `least` (which is not 0)
+// left out, to `best` in order; returns how many there are. By the whole block.
+template <int N>
+NINFER_DEVICE int find_best(const u64 (&own)[N], u64 least, int wanted, u64* best, int& listed,
+                            Shared& shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    if (own[i] < least) continue;
+    const int place = atomicAdd(&listed, 1);
+    if (place < LIST) shared.list[place] = own[i];
   }
   __syncthreads();
-  if (threadIdx.x < count && larger_ones[threadIdx.x] < wanted)
-    place(larger_ones[threadIdx.x], threadIdx.x);
+  const int number = listed;
+  if (number <= LIST) {
+#pragma unroll 1
+    for (int i = warp; i < number; i += ROW_WARPS) {
+      const u64 of_warp = shared.list[i];
+      int above = 0;
+#pragma unroll 1
+      for (int j = 0; j < number; j += 32)
+        above += __popc(__ballot_sync(~0u, j + lane < number && shared.list[j + lane] > of_warp));
+      if (lane == 0 && above < wanted) best[above] = of_warp;
+    }
+  } else {  // many equal values: one after the other
+    u64 before = ~0ull;
+#pragma unroll 1
+    for (int c = 0; c < wanted; c++) {
+      u64 next = 0;
+#pragma unroll
+      for (int i = 0; i < N; i++)
+        if (own[i] < before) next = larger(next, own[i]);
+      next = warp_largest(next);
+      if (lane == 0) shared.of_warp[c % 2][warp] = next;
+      __syncthreads();
+      before = warp_largest(shared.of_warp[c % 2][lane]);
+      if (threadIdx.x == 0) best[c] = before;
+    }
+  }
   __syncthreads();
+  return min(number, wanted);
 }
 
 NINFER_DEVICE u64 mixed(u64 x) {
@@ -163,81 +207,71 @@ NINFER_DEVICE int drawn(float weight, int count, float min_p, float top_p, float
   return number_of(lane < kept - 1 && mass <= goal);
 }
 
-// One block a row. `found` [row][room]: for what the best tiles hold.
-template <class X>
+// One block a row.
 __global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
-    const X* logits, i64 row_stride, const float* temperatures, const int* top_ks,
+    const float* logits, i64 row_stride, const float* temperatures, const int* top_ks,
     const float* top_ps, const float* min_ps, const float* presences, const float* frequencies,
     const u64* seeds, const int* positions, const int* purposes, const int* counts_rows,
-    const int* mask_rows, const int* counts, const u32* masks, const u64* best, u64* found,
-    int* out, u32 vocabulary, u32 words, u32 public_tokens, u32 tiles, u32 first_row, u32 room) {
-  __shared__ u64 of_tile[MAX_TILES], of_warp[2][ROW_THREADS / 32], rank[CANDIDATES];
-  __shared__ int larger_ones[ROW_THREADS], tile_of[CANDIDATES], count_found;
-  wait_for_previous_kernels();
+    const int* mask_rows, const int* counts, const u32* masks, const u64* best_of_tiles, int* out,
+    u32 vocabulary, u32 words, u32 public_tokens, u32 tiles) {
+  constexpr int EACH = CANDIDATES * TILE / ROW_THREADS;
+  __shared__ Shared shared;
+  __shared__ u64 best_tile[CANDIDATES], rank[CANDIDATES];
   let_next_kernel_start();
-  const u32 r = first_row + blockIdx.x;
-  const int thread = threadIdx.x;
-  const float temperature = temperatures[r];
-  const u64 own = thread < tiles ? best[blockIdx.x * tiles + thread] : 0;
-  of_tile[thread] = own;
-  larger_ones[thread] = 0;
-  if (thread == 0) count_found = 0;
-  const u64 largest = block_largest<ROW_THREADS>(own, of_warp[0]);
-  if (largest == BROKEN || largest == 0 || temperature <= 0.f) {
-    if (thread == 0) out[r] = largest == BROKEN || largest == 0 ? -1 : token_of(largest);
+  const u32 r = blockIdx.x, thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  if (thread < 2) shared.listed[thread] = 0;
+  if (thread == 0) shared.least = 1;
+  wait_for_previous_kernels();
+  const u32 begin = warp * tiles / ROW_WARPS, end = (warp + 1) * tiles / ROW_WARPS;
+  const u64 own = begin + lane < end ? best_of_tiles[r * tiles + begin + lane] : 0;
+  const float temperature = temperatures[r], min_p = min_ps[r], top_p = top_ps[r];
+  const u64 seed = seeds[r];
+  const u32 position = positions[r], purpose = purposes[r];
+  const int wanted = candidates_of(top_ks[r]);
+  const Penalties penalties(presences[r], frequencies[r], counts, counts_rows[r], masks,
+                            mask_rows[r], vocabulary, words, public_tokens);
+  const u64 of_warp = warp_largest(own);
+  if (lane == 0) shared.of_warp[0][warp] = of_warp;
+  __syncthreads();
+  const int above = __popc(__ballot_sync(~0u, shared.of_warp[0][lane] > of_warp));
+  if (lane == 0 && above == 0) shared.first = of_warp;
+  if (lane == 0 && above == wanted - 1 && of_warp) shared.least = of_warp;
+  __syncthreads();
+  const u64 first = shared.first;
+  const bool none = first == 0 || key_of_rank(first) == BROKEN;
+  if (none || temperature <= 0.f) {
+    if (thread == 0) out[r] = none ? -1 : (int)token_of(first);
     return;
   }
 
   // A candidate is at least as good as the last of the best tiles' best, and lies in one of them.
-  const int wanted = candidates_of(top_ks[r]), filled = __syncthreads_count(own != 0);
-  const int best_tiles = min(wanted, filled);
-  for_the_best(of_tile, tiles, best_tiles, larger_ones,
-               [&](int place, int i) { tile_of[place] = i; });
-  const u64 least = best_tiles < wanted ? 1 : of_tile[tile_of[best_tiles - 1]];
-  const Row<X> row(logits + r * row_stride, presences[r], frequencies[r], counts, counts_rows[r],
-                   masks, mask_rows[r], vocabulary, words, public_tokens);
-  u64* const list = found + (i64)blockIdx.x * room;
-  float logit[CANDIDATES];
+  const u64 of_tile[] = {own};
+  const int best_tiles =
+      find_best(of_tile, shared.least, wanted, best_tile, shared.listed[0], shared);
+  int token[EACH];
 #pragma unroll
-  for (int t = 0; t < CANDIDATES; t++)
-    logit[t] = t < best_tiles ? row.load(tile_of[t] * TILE + thread) : 0.f;
-  __syncthreads();  // `of_tile` is read no more
+  for (int i = 0; i < EACH; i++) {
+    const int t = (i * ROW_THREADS + thread) / TILE;
+    token[i] = t < best_tiles ? token_of(best_tile[t]) / TILE * TILE + thread % TILE : public_tokens;
+  }
+  float x[EACH];
+  load_tokens(logits + r * row_stride, public_tokens, token, x);
+  u32 key[EACH];
+  penalties.keys(token, x, key);
+  u64 own_ranks[EACH];
 #pragma unroll
-  for (int t = 0; t < CANDIDATES; t++) {
-    if (t >= best_tiles) break;
-    const u64 x = row.rank(tile_of[t] * TILE + thread, logit[t]);
-    if (x < least) continue;
-    const int place = atomicAdd(&count_found, 1);
-    list[place] = x;
-    if (place < ROW_THREADS) of_tile[place] = x;
-  }
-  larger_ones[thread] = 0;
-  __syncthreads();
-  const int candidates = count_found, count = min(candidates, wanted);
-  if (candidates <= ROW_THREADS) {
-    for_the_best(of_tile, candidates, count, larger_ones,
-                 [&](int place, int i) { rank[place] = of_tile[i]; });
-  } else {  // many equal values
-    u64 before = BROKEN;
-    for (int c = 0; c < count; c++) {
-      u64 next = 0;
-      for (int i = thread; i < candidates; i += ROW_THREADS)
-        if (list[i] < before) next = larger(next, list[i]);
-      before = block_largest<ROW_THREADS>(next, of_warp[c % 2]);
-      if (thread == 0) rank[c] = before;
-    }
-    __syncthreads();
-  }
-  if (thread >= 32) return;
+  for (int i = 0; i < EACH; i++) own_ranks[i] = rank_of(key[i], token[i]);
+  const u64 least = best_tiles < wanted ? 1 : best_tile[wanted - 1];
+  const int count = find_best(own_ranks, least, wanted, rank, shared.listed[1], shared);
+  if (warp > 0) return;
   float weight = 0.f;
-  if (thread < count) {
+  if (lane < count) {
     const float exponent =
-        __fdiv_rn(__fsub_rn(value_of(rank[thread]), value_of(rank[0])), temperature);
+        __fdiv_rn(__fsub_rn(value_of(rank[lane]), value_of(rank[0])), temperature);
     // In double precision, as the reference, because float functions differ in their last bit.
     weight = (float)exp((double)exponent);
   }
-  const float u = uniform(seeds[r], positions[r], purposes[r]);
-  const int index = drawn(weight, count, min_ps[r], top_ps[r], u);
+  const int index = drawn(weight, count, min_p, top_p, uniform(seed, position, purpose));
   if (thread == 0) out[r] = token_of(rank[index]);
 }
 
