@@ -4,7 +4,8 @@
     python benchmarks/linear_schedules.py --columns 16,32 --matrices gate_up,lm_head
 
 The first form writes the table of the skinny kernel; it has to measure every format and matrix at
-1, 4 and 8 columns. Without ``--write`` the best three schedules of each case are printed.
+1, 4 and 8 columns, each alone; entries that were chosen in a layer's chain of launches are lost. Without
+``--write`` the best three schedules of each case are printed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ninfer_runtime.bench.ceilings import Ceilings, measure_ceilings
@@ -23,8 +24,10 @@ from ninfer_runtime.ops.linear import tuned_skinny
 from ninfer_runtime.ops.linear.cases import MODEL_SHAPES, WEIGHT_FORMATS
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import (
+    MEDIUM_COLUMNS,
     SKINNY_COLUMNS,
     X_IN_SHARED,
+    Medium,
     Problem,
     Schedule,
     Skinny,
@@ -52,28 +55,45 @@ BLOCKS = {
 }
 """Blocks for each SM, and blocks that shall fit there with those of the next kernel, by warps."""
 
+MOST_IN_REGISTERS = 9
+"""Records of x that a warp may keep there: 8 registers each."""
+
 
 def skinny(problem: Problem, target: Target) -> Iterator[Skinny]:
-    x_rows, size = x_rows_of(problem.columns, target), problem.record_format.record_bytes
-    for cluster in (1, 2) if problem.records > 160 else (1,):
-        for warps in (4, 8, 16) if x_rows == 1 else (8, 16):
-            count, rest = divmod(problem.records, cluster * warps)
-            if rest or not count or count > 24:
-                continue
-            for stage in sorted({-(-count // parts) for parts in range(1, count + 1)}):
-                if not 2000 <= stage * size <= 9000 and stage < count:
-                    continue
-                last = count - (-(-count // stage) - 1) * stage
-                for stages in (2, 3) if stage * 2 < count else (2,):
-                    for blocks, resident in BLOCKS[warps]:
-                        for place in [count, X_IN_SHARED] if count <= 6 else [X_IN_SHARED]:
-                            yield Skinny(
-                                x_rows, warps, stage, last, stages, cluster, blocks, place, resident
-                            )
-
-
-def wide(problem: Problem, target: Target) -> Iterator[Wide]:
+    """Schedules of one block for itself and of two that split K."""
     x_rows = x_rows_of(problem.columns, target)
+    for warps in (4, 8, 16) if x_rows == 1 else (8, 16):
+        for blocks, resident in BLOCKS[warps]:
+            yield from staged(problem, Skinny(x_rows, warps, 0, 0, 0, 1, blocks, 0, resident))
+    if problem.records > 160:
+        for warps in (8, 16):
+            yield from staged(problem, Skinny(x_rows, warps, 0, 0, 0, splits=2))
+
+
+def staged(problem: Problem, schedule: Skinny) -> Iterator[Skinny]:
+    """A schedule with rings of different sizes, and x in different places."""
+    size = problem.record_format.record_bytes
+    count, rest = divmod(problem.records, schedule.splits * schedule.warps)
+    most = count + (rest > 0)
+    if not count or most > (24 if rest == 0 else MOST_IN_REGISTERS):
+        return
+    for stage in sorted({-(-most // parts) for parts in range(1, most + 1)}):
+        if stage < most and not 2000 <= stage * size <= 9000:
+            continue
+        last = 0 if rest else count - (-(-count // stage) - 1) * stage
+        places = [most] if most <= MOST_IN_REGISTERS else []
+        ring = replace(schedule, stage=stage, last=last)
+        for stages, ahead in ((2, 0), (2, 1), (3, 0), (3, 1)):
+            for place in places if rest else [*places, X_IN_SHARED]:
+                yield replace(ring, stages=stages, x_place=place, ahead=ahead)
+
+
+def wide(problem: Problem, target: Target) -> Iterator[Medium | Wide]:
+    x_rows = x_rows_of(problem.columns, target)
+    for warps in (8, 16) if x_rows == MEDIUM_COLUMNS else ():
+        stage = -(-problem.records // warps)
+        for stages in (2, 4) if stage <= 6 else ():
+            yield Medium(warps, stage, stages)
     for groups in {16: (3, 4, 5), 32: (3, 4, 5), 64: (2, 3), 128: (2,)}[x_rows]:
         for row_groups in (n for n in range(1, groups + 1) if groups % n == 0):
             for stage in (1, 2, 4):

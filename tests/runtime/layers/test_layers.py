@@ -20,6 +20,7 @@ from ninfer_runtime.layers.mlp import GatedMLP
 from ninfer_runtime.layers.norm import OffsetRMSNorm
 from ninfer_runtime.models.step import Place, Step, text_step
 from ninfer_runtime.ops.gated_delta_net import DeltaSlots, DeltaWeights
+from ninfer_runtime.ops.gated_linear import GatedWeight
 from ninfer_runtime.ops.rotary_table import rotary_table
 
 DEVICE = get_device("cpu")
@@ -126,10 +127,20 @@ def test_an_input_is_shown_once(draw: Draw):
 
 def test_mlp_gates_the_first_half_and_multiplies_the_second(draw: Draw):
     gate_up, down, x = draw(14, D), draw(D, 7), draw(3, D)
-    found = GatedMLP(StackedLinear([gate_up], (7, 7)), Linear(down))(x).compute()
+    found = GatedMLP(GatedWeight((gate_up,)), Linear(down))(x).compute()
     gate, up = np.split(x.array.astype(np.float64) @ gate_up.array.T, 2, axis=1)
     expected = gate / (1 + np.exp(-gate)) * up @ down.array.T
     np.testing.assert_allclose(found.array, expected, atol=1e-4)
+
+
+def test_mlp_shows_what_its_projections_take(draw: Draw):
+    seen: list[Tensor] = []
+    gate_up, x = draw(14, D), draw(3, D)
+    GatedMLP(GatedWeight((gate_up,)), Linear(draw(D, 7), seen.append), seen.append)(x)
+    assert seen[0] is x
+    gate, up = np.split(x.array.astype(np.float64) @ gate_up.array.T, 2, axis=1)
+    np.testing.assert_allclose(seen[1].array, gate / (1 + np.exp(-gate)) * up, atol=1e-5)
+    assert len(seen) == 2
 
 
 def test_embedding_looks_up_rows(draw: Draw):

@@ -15,7 +15,7 @@ from tests.runtime.ops.paged import (
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.kv.formats import KV_FORMATS
-from ninfer_runtime.ops.attention_inputs import attention_inputs
+from ninfer_runtime.ops.attention_inputs import AttentionInputs, attention_inputs
 from ninfer_runtime.ops.paged_attention.cases import TEST_CASES, AttentionCase
 
 ON_CUDA = True
@@ -64,7 +64,7 @@ def test_matches_the_formula(
     pages = poisoned_pages(device, name, num_pages, case.key_heads)
     out = poisoned(arrays["query"].shape, DType.BF16)
     given |= {"cos": tensor(cos), "sin": tensor(sin)}
-    found = attention_inputs(**given, pages=pages, spans=spans, eps=EPS, out=out)
+    found = attention_inputs(AttentionInputs(**given, eps=EPS), pages, spans, out=out)
     assert found is out
     exact = {each: values_of(value) for each, value in given.items()}
     queries = oracle(exact["query"], exact["query_weight"], cos, sin)
@@ -120,4 +120,4 @@ def test_wrong_arguments_are_refused(device, tensor, rng):
         ("cos", tensor(np.ones((1, 1, 129)))),
     ):
         with pytest.raises(OpArgumentError, match=f"'{argument}'"):
-            attention_inputs(**{**good, argument: wrong}, pages=pages, spans=spans, eps=EPS)
+            attention_inputs(AttentionInputs(**{**good, argument: wrong}, eps=EPS), pages, spans)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import ml_dtypes
@@ -14,8 +15,13 @@ from ninfer_runtime.ops.gated_delta_net import (
     DeltaSteps,
     DeltaWeights,
     gated_delta_net,
+    recurrence,
 )
 from ninfer_runtime.ops.gated_delta_net.cases import TEST_CASES, DeltaCase
+from ninfer_runtime.ops.linear import linear
+from ninfer_runtime.ops.linear.packed_weight import PackedWeight
+from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, to_records
+from ninfer_runtime.ops.product_input import ProductInput
 
 ON_CUDA = True
 EPS = 1e-6
@@ -84,7 +90,12 @@ class Setting:
         self.destination = np.where(case.moves, order[B : 2 * B], self.source).astype(np.int32)
 
     def call(self, tensor, device, out=None, strided=False):
-        """Run the op; returns the result and the slots after it."""
+        """Run the op; returns the result [B, C, VH·128] and the slots after it."""
+        found, slots = self.call_for_rows(tensor, device, out, strided)
+        return found.reshape(*self.z.shape), slots
+
+    def call_for_rows(self, tensor, device, out=None, strided=False):
+        """Run the op; returns its result, whose rows are those of all sequences."""
         inputs = [tensor(x, DType.BF16) for x in (self.u, self.z, self.a, self.b)]
         if strided:
             inputs = cut_out_of_one(tensor, (self.u, self.z, self.a, self.b))
@@ -154,10 +165,12 @@ def assert_states_match(found, expected):
 @pytest.mark.parametrize("strided", [False, True])
 def test_matches_the_recurrence(device, tensor, poisoned, values_of, rng, case, strided):
     setting = Setting(rng, case)
-    out = poisoned(setting.z.shape, DType.BF16)
-    found, slots = setting.call(tensor, device, out, strided)
+    B, C, width = setting.z.shape
+    out = poisoned((B * C, width), DType.BF16)
+    found, slots = setting.call_for_rows(tensor, device, out, strided)
     assert found is out
     rows, state, records = values_of(out), values_of(slots.state), values_of(slots.records)
+    rows = rows.reshape(setting.z.shape)
     touched = set()
     for b, valid in enumerate(case.valid):
         expected, states, tokens = setting.expected(b)
@@ -177,6 +190,82 @@ def test_matches_the_recurrence(device, tensor, poisoned, values_of, rng, case, 
     for slot in set(range(len(state))) - touched:
         np.testing.assert_array_equal(state[slot], setting.state[slot])
         np.testing.assert_array_equal(records[slot], setting.records[slot])
+
+
+def unit_weight(device, name, K):
+    """A weight [K, K] with which a product gives back its rows."""
+    words = np.eye(K, dtype=np.int32) * (0x3F80 if name == "bf16" else 1)
+    scales = None if name == "bf16" else np.full((K, K // 64), 0x3C00, np.uint16)
+    records = to_records(RECORD_FORMATS[name], words, scales)
+    return PackedWeight(name, (K, K), device.upload(records), None, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("C", [1, 2, 5])
+def test_products_read_what_a_gpu_packed(gpu, rng, C):
+    def tensor(values, dtype=DType.FP32):
+        return gpu.from_host(np.asarray(values, np.float32), dtype)
+
+    valid, none = (C, C - 1, C), (0, 0, 0)
+    case = DeltaCase(1, 2, C, 16, (3, 9, 0), none, valid, valid, (False,) * 3)
+    rows, _ = Setting(rng, case).call_for_rows(tensor, gpu)
+    assert isinstance(rows, ProductInput)
+    is_packed = gpu.target.has_wgmma or 3 * C <= 8
+    assert (rows.f16 is not None) == (rows.bf16 is not None) == is_packed
+    expected = gpu.to_host(rows)
+    for name, rounding in (("q4_g64_fp16", 2.0**-19), ("bf16", 0)):
+        found = gpu.to_host(linear(rows, unit_weight(gpu, name, 2 * HEAD)))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=rounding)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("B", "VH"), [(1, 8), (9, 48)])
+def test_slots_that_are_settled_may_be_read_early(gpu, rng, B, VH):
+    """Many steps in one graph, each after the product that makes its inputs."""
+
+    def tensor(values, dtype=DType.FP32):
+        return gpu.from_host(np.asarray(values, np.float32), dtype)
+
+    KH, steps = 2, 24
+    CH = (2 * KH + VH) * HEAD
+    widths = np.cumsum([0, CH, VH * HEAD, VH, VH])
+    x = [tensor(rng.standard_normal((B, 64)), DType.BF16) for _ in range(steps)]
+    words = rng.integers(0, 3, (widths[-1], 64)).astype(np.int32)
+    scales = np.full((widths[-1], 1), 0x3000, np.uint16)  # 1/8
+    records = to_records(RECORD_FORMATS["q4_g64_fp16"], words, scales)
+    weight = PackedWeight("q4_g64_fp16", words.shape, gpu.upload(records), None, gpu)
+    weights = DeltaWeights(
+        tensor(rng.standard_normal((4, CH)), DType.BF16),
+        tensor(rng.standard_normal(VH)),
+        tensor(rng.standard_normal(VH)),
+        tensor(rng.standard_normal(HEAD), DType.BF16),
+    )
+    lanes, ones = np.arange(B, dtype=np.int32), np.ones(B, np.int32)
+    each, columns = gpu.from_host(lanes), gpu.from_host(ones)
+    step = [
+        DeltaSteps(each, each, gpu.from_host(ones * i), gpu.from_host(ones * 0), columns, columns)
+        for i in range(steps)
+    ]
+    rows = ProductInput.empty(gpu, (B, VH * HEAD), DType.BF16)
+    found = []
+    for settled in (False, True):
+        slots = DeltaSlots(
+            gpu.zeros((B, VH, HEAD, HEAD), DType.FP32), gpu.zeros((B, 16, CH + 2 * VH), DType.BF16)
+        )
+
+        def work(slots=slots, settled=settled):
+            for i in range(steps):
+                y = linear(x[i], weight).reshape(B, 1, widths[-1])
+                inputs = DeltaInputs(*(y[..., a:b] for a, b in itertools.pairwise(widths)))
+                gated_delta_net(inputs, weights, slots, step[i], eps=EPS, settled=settled, out=rows)
+
+        graph = gpu.capture(work)
+        graph.replay()
+        gpu.synchronize()
+        found.append([gpu.to_host(each) for each in (rows, slots.state, slots.records)])
+        graph.close()
+    for early, late in zip(*found, strict=True):
+        np.testing.assert_array_equal(early, late)
 
 
 def test_a_replay_gives_the_rows_of_a_commit(device, tensor, values_of, rng):
@@ -248,6 +337,27 @@ def test_other_sequences_do_not_show(device, tensor, values_of, rng, case):
         np.testing.assert_array_equal(values_of(found)[0], values_of(together)[b, :valid])
         slot = setting.destination[b]
         np.testing.assert_array_equal(values_of(own.state)[slot], values_of(slots.state)[slot])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [case for case in TEST_CASES if case.columns < 64], ids=str)
+def test_strips_of_a_head_do_not_show(gpu, rng, case, monkeypatch):
+    """However many blocks share a head, it has the same bits."""
+    if not gpu.target.has_clusters:
+        pytest.skip("blocks share nothing on this GPU")
+
+    def tensor(values, dtype=DType.FP32):
+        return gpu.from_host(np.asarray(values, np.float32), dtype)
+
+    setting = Setting(rng, case)
+    found = []
+    for strips in (1, 2, 4):
+        monkeypatch.setattr(recurrence, "choose_strips", lambda target, tasks, own=strips: own)
+        rows, slots = setting.call(tensor, gpu)
+        found.append([gpu.to_host(each) for each in (rows, slots.state, slots.records)])
+    for first, *others in zip(*found, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(first, other)
 
 
 EXTREMES = {

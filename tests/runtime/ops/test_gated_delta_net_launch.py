@@ -42,7 +42,6 @@ def test_what_a_pass_leaves_in_memory_is_bounded(B):
 def test_blocks_fit_the_shared_memory(architecture):
     target = TYPICAL_TARGETS[architecture]
     assert chunks.choose_variant(target).shared_bytes <= target.shared_bytes
-    for chunk in (recurrence.SHORT_COLUMNS, recurrence.LONG_COLUMNS):
-        stages = recurrence.choose_stages(target, chunk)
-        assert (stages > 0) == target.has_clusters
-        assert stages * recurrence.STATE_BYTES < target.shared_bytes
+    for tasks in (1, 48, 384):
+        strips = recurrence.choose_strips(target, tasks)
+        assert recurrence.shared_bytes(strips, recurrence.LONG_CHUNK) < target.shared_bytes - 1024

@@ -10,6 +10,8 @@ from tests.runtime.ops.paged import SCALE, draw, oracle, tolerance
 
 from ninfer_runtime.device import DType
 from ninfer_runtime.kv.formats import KV_FORMATS
+from ninfer_runtime.ops.paged_arguments import Spans
+from ninfer_runtime.ops.paged_attention import paged_attention
 from ninfer_runtime.ops.paged_attention.cases import AttentionCase
 from ninfer_runtime.ops.paged_attention.cuda import launch
 from ninfer_runtime.ops.paged_attention.decode import decode_plan
@@ -48,14 +50,32 @@ def test_the_portable_kernel_for_many_rows(gpu, rng, name, case, segments):
     "case",
     [
         AttentionCase(8, 1, 2, (200, 1), (2, 1)),
-        AttentionCase(24, 4, 4, (300,), (4,)),
-        AttentionCase(6, 1, 8, (1000, 1), (8, 3)),
+        AttentionCase(24, 4, 2, (300,), (2,)),
+        AttentionCase(4, 1, 4, (1000, 1), (4, 3)),
     ],
     ids=str,
 )
-def test_the_kernel_for_few_rows_takes_64(gpu, rng, name, case):
+def test_the_kernel_for_few_rows_takes_16(gpu, rng, name, case):
     plan = decode_plan(KV_FORMATS[name], rows_of(case), case.key_heads, gpu.target)
     assert_matches(gpu, rng, name, case, plan)
+
+
+@every_format
+def test_warps_take_segments_of_several_sequences(gpu, rng, name):
+    """More segments than an H200 processes at once; each sequence gets what it gets alone."""
+    before = tuple(range(100, 6000, 490))
+    case = AttentionCase(12, 2, 1, before, (1,) * len(before))
+    query, gate, pages, spans = draw(gpu, rng, case, name)
+    q, g = (gpu.from_host(each, DType.BF16) for each in (query, gate))
+    together = gpu.to_host(paged_attention(q, g, pages, spans, scale=SCALE)).reshape(query.shape)
+    expected = oracle(gpu, case, query, gate, pages, spans)
+    np.testing.assert_allclose(together, expected, rtol=2**-8, atol=tolerance(name))
+    for b in (0, 5, len(before) - 1):
+        own = [gpu.from_host(gpu.to_host(each)[b : b + 1]) for each in spans.tensors[1:]]
+        alone = paged_attention(
+            q[b : b + 1], g[b : b + 1], pages, Spans(spans.tables, *own), scale=SCALE
+        )
+        np.testing.assert_array_equal(gpu.to_host(alone).ravel(), together[b].ravel())
 
 
 def rows_of(case):
@@ -66,9 +86,10 @@ def assert_matches(gpu, rng, name, case, plan):
     assert plan is not None
     query, gate, pages, spans = draw(gpu, rng, case, name)
     out = gpu.from_host(np.full(query.shape, 0x7FC0, np.uint16), DType.BF16)
+    out = out.reshape(-1, case.heads * 256)
     q, g = (gpu.from_host(each, DType.BF16) for each in (query, gate))
-    launch(plan, q, g, spans.tensors, out, pages, SCALE)
-    found = gpu.to_host(out).astype(np.float64)
+    launch(plan, q, g, spans, out, pages, SCALE)
+    found = gpu.to_host(out).reshape(query.shape).astype(np.float64)
     expected = oracle(gpu, case, query, gate, pages, spans)
     np.testing.assert_allclose(found, expected, rtol=2**-8, atol=tolerance(name))
     for b, valid in enumerate(case.valid):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.runtime.ops.paged import SCALE, draw
 
 from ninfer_runtime.device import DType
-from ninfer_runtime.ops.add import add
 from ninfer_runtime.ops.add_rms_norm import add_rms_norm
 from ninfer_runtime.ops.linear import linear
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, to_records
+from ninfer_runtime.ops.paged_attention import paged_attention
+from ninfer_runtime.ops.paged_attention.cases import AttentionCase
 from ninfer_runtime.ops.product_input import ProductInput
 from ninfer_runtime.ops.rms_norm import rms_norm
 from ninfer_runtime.ops.swiglu import swiglu
@@ -40,19 +42,19 @@ producers = pytest.mark.parametrize("produce", [norm, norm_of_sum, gated])
 
 @pytest.fixture
 def identity(device):
-    """Weights with which a product gives back the first 16 columns, for f16 and for bf16 rows."""
+    """Weights with which a product gives back some columns, for f16 and for bf16 rows."""
 
-    def make(K, begin):
-        ones = np.zeros((16, K), np.int32)
-        ones[np.arange(16), begin + np.arange(16)] = 1
+    def make(K, begin, N=16):
+        ones = np.zeros((N, K), np.int32)
+        ones[np.arange(N), begin + np.arange(N)] = 1
         weights = []
         for name in ("q4_g64_fp16", "bf16"):
             record_format = RECORD_FORMATS[name]
             words = ones if name != "bf16" else ones * 0x3F80
-            scales = np.full((16, -(-K // 64)), 0x3C00, np.uint16)
+            scales = np.full((N, -(-K // 64)), 0x3C00, np.uint16)
             records = to_records(record_format, words, scales if name != "bf16" else None)
             data = records if device.kind == "cpu" else device.upload(records)
-            weights.append(PackedWeight(name, (16, K), data, None, device))
+            weights.append(PackedWeight(name, (N, K), data, None, device))
         return weights
 
     return make
@@ -79,7 +81,7 @@ def test_products_find_every_element(tensor, device, identity, rng, produce, K):
 
 
 @pytest.mark.gpu
-@producers
+@pytest.mark.parametrize("produce", [norm, norm_of_sum])
 @pytest.mark.parametrize("T", [1, 8, 100])
 def test_a_gpu_packs_while_it_computes(gpu, rng, produce, T):
     def tensor(values, dtype):
@@ -90,7 +92,8 @@ def test_a_gpu_packs_while_it_computes(gpu, rng, produce, T):
         assert x.f16 is None
         return
     assert x.f16 is not None
-    assert (x.f16.columns, x.bf16 is None) == (T, produce is gated)
+    assert x.bf16 is not None
+    assert x.f16.columns == x.bf16.columns == T
 
 
 def test_rows_of_any_size_are_packed_without_overflow(tensor, device, identity, rng):
@@ -109,7 +112,7 @@ def test_an_op_that_writes_into_it_makes_it_forget(tensor, device, identity, rng
     x = norm(tensor, rng, 2, 256)
     weight = identity(256, 0)[0]
     linear(x, weight)
-    add(x, x, out=x)
+    linear(norm(tensor, rng, 2, 256), identity(256, 0, 256)[0], out=x)
     np.testing.assert_array_equal(device.to_host(linear(x, weight)), device.to_host(x)[:, :16])
 
 
@@ -117,3 +120,20 @@ def test_views_are_plain_tensors(tensor, rng):
     x = norm(tensor, rng, 4, 128)
     assert not isinstance(x[1:3], ProductInput)
     assert not isinstance(x.reshape(2, 2, 128), ProductInput)
+
+
+@pytest.mark.parametrize("T", [1, 8, 40])
+def test_attention_packs_parts_of_rows(device, identity, rng, T):
+    """All with one factor, 64, since no part knows the largest element of the row."""
+    case = AttentionCase(6, 1, 1, (70,) * T, (1,) * (T - 1) + (int(T == 1),))
+    query, gate, pages, spans = draw(device, rng, case, "int8")
+    q, g = (device.from_host(each, DType.BF16) for each in (query, gate))
+    x = paged_attention(q, g, pages, spans, scale=SCALE)
+    assert isinstance(x, ProductInput)
+    if device.kind == "cuda" and (T <= 8 or device.target.has_wgmma):
+        assert x.f16 is not None
+    rows = device.to_host(x)
+    for begin in (0, 752, 1520):
+        for weight in identity(1536, begin):
+            found = device.to_host(linear(x, weight))
+            np.testing.assert_allclose(found, rows[:, begin : begin + 16], rtol=0, atol=2.0**-19)

@@ -13,6 +13,7 @@ from ninfer_runtime.device.cuda import WORKSPACE_BYTES
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.kv.formats import KV_FORMATS
 from ninfer_runtime.kv.pages import new_pages
+from ninfer_runtime.ops.attention_inputs import AttentionInputs
 from ninfer_runtime.ops.attention_inputs.cuda import attention_inputs
 from ninfer_runtime.ops.gated_delta_net.cuda import gated_delta_net
 from ninfer_runtime.ops.paged_attention.cuda import paged_attention
@@ -49,8 +50,22 @@ def run_paged_attention(device, zeros, integers):
     tables = zeros(B, 4, dtype=DType.INT32)
     heads = [zeros(B, C, 2, 256) for _ in range(2)]
     pages = new_pages(KV_FORMATS["int8"], 3, 1, device)
-    tensors = [*heads, tables, *integers, zeros(B, C, 2, 256)]
+    tensors = [*heads, tables, *integers, zeros(B * C, 2 * 256)]
     paged_attention(*tensors, pages=pages, scale=1.0)
+
+
+@pytest.mark.parametrize(("columns", "launches"), [(3, 2), (40, 3)])
+def test_few_rows_need_no_kernel_that_makes_heads_ready(device, zeros, columns, launches):
+    """Attention and merge, which for many rows come after the kernel of `attention_inputs`."""
+    query, key, value = (zeros(B, columns, count, 256) for count in (2, 1, 1))
+    cos, sin = (zeros(B, columns, 32, dtype=DType.FP32) for _ in range(2))
+    inputs = AttentionInputs(query, key, value, zeros(256), zeros(256), cos, sin, eps=1e-6)
+    integers = [zeros(B, dtype=DType.INT32) for _ in range(3)]
+    tensors = [zeros(B, 4, dtype=DType.INT32), *integers, zeros(B * columns, 512)]
+    pages = new_pages(KV_FORMATS["int8"], 3, 1, device)
+    gate = zeros(B, columns, 2, 256)
+    paged_attention(inputs.query, gate, *tensors, pages=pages, scale=1.0, inputs=inputs)
+    assert device.launches == launches
 
 
 def run_attention_inputs(device, zeros, integers):
@@ -68,8 +83,8 @@ def run_gated_delta_net(device, zeros, integers):
     gates = [zeros(1, dtype=DType.FP32) for _ in range(2)]
     weights = [zeros(4, 384), *gates, zeros(128)]
     slots = [zeros(2, 1, 128, 128, dtype=DType.FP32), zeros(2, 16, 386)]
-    tensors = [*inputs, *weights, *slots, *integers, zeros(B, C, 128)]
-    gated_delta_net(*tensors, eps=1e-6)
+    tensors = [*inputs, *weights, *slots, *integers, zeros(B * C, 128)]
+    gated_delta_net(*tensors, eps=1e-6, settled=False)
 
 
 @pytest.mark.parametrize(

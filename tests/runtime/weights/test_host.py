@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ninfer_runtime.device import get_device
+from ninfer_runtime.device import Tensor, get_device
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.weights.host import HostWeights
 
@@ -16,6 +16,7 @@ PARAMETERS = (
     LogicalParameter("text/q", (3, 4), INPUT),
     LogicalParameter("text/k", (5, 4), INPUT),
     LogicalParameter("text/norm", (4,)),
+    LogicalParameter("text/q2", (3, 4), INPUT),
 )
 
 
@@ -46,6 +47,15 @@ def test_projections_are_one_matrix_in_fortran_order(store: HostWeights):
     assert alone.array.flags.f_contiguous
 
 
+def test_a_gate_lies_above_what_it_gates(store: HostWeights):
+    weight = store.gated("text/q", "text/q2")
+    (both,) = weight.matrices
+    assert isinstance(both, Tensor)
+    assert (weight.shape, weight.in_turns) == ((3, 4), False)
+    np.testing.assert_array_equal(both.array[:, 0], [2] * 3 + [5] * 3)
+    assert both.array.flags.f_contiguous
+
+
 def test_everything_else_is_in_c_order(store: HostWeights):
     bank, stacked = store.bank(["text/q", "text/k"]), store.tensor("text/q", "text/k")
     for tensor in (bank, stacked):
@@ -60,6 +70,6 @@ def test_everything_else_is_in_c_order(store: HostWeights):
 def test_a_table_that_is_also_the_head_counts_once(tied: bool):
     store = HostWeights(PARAMETERS, Source(tied), get_device("cpu"))
     assert store.is_shared("text/embedding", "text/head") == tied
-    assert store.num_bytes == 4 * (32 + (0 if tied else 32) + 12 + 20 + 4)
+    assert store.num_bytes == 4 * (32 + (0 if tied else 32) + 12 + 20 + 4 + 12)
     # The largest projection is there twice while its order is changed.
     assert store.loading_bytes == store.num_bytes + 4 * (20 if tied else 32)

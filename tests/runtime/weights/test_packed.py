@@ -264,6 +264,51 @@ def test_divisors_that_are_no_factors_are_refused(sketch, load, divisor):
         store.projections(["text/m"])
 
 
+@pytest.mark.parametrize("name", WEIGHT_FORMATS)
+@pytest.mark.parametrize("staging", [2**16, 2**20])
+def test_a_gate_and_what_it_gates_take_turns(
+    sketch, opened, load, decoded, monkeypatch, name, staging
+):
+    """From parts of objects, in slices, with several divisors."""
+    monkeypatch.setattr(packed, "SMALLEST_STAGING_BYTES", staging)
+    monkeypatch.setattr(packed, "STAGING_BYTES", staging)
+    made = sketch({"a": (name, (640, 320), 5 if name == "nvfp4" else 1), "b": (name, (512, 320))})
+    made.bind("text/m_gate", (384, 320), ("a", 128 * 320, 384 * 320), ("b", 0, 128 * 320))
+    made.bind_rows("text/m_up", "b", 128, 512)
+    with load(made) as store:
+        gated = store.gated("text/m_gate", "text/m_up")
+        assert store.num_bytes == gated.matrices[0].num_bytes
+    assert (gated.in_turns, gated.shape) == (True, (384, 320))
+    turns = decoded(*gated.matrices).reshape(48, 2, 8, 320)
+    for half, parameter in enumerate(("text/m_gate", "text/m_up")):
+        expected = stored_values(made, opened, parameter)
+        assert_same(turns[:, half].reshape(384, 320), expected)
+
+
+@pytest.mark.parametrize(
+    ("gate", "up", "rows"),
+    [("q4_g64_fp16", "q5_g64_fp16", 48), ("q4_g64_fp16", "q4_g64_fp16", 20)],
+)
+def test_other_gates_lie_above_what_they_gate(sketch, opened, load, decoded, gate, up, rows):
+    made = sketch({"a": (gate, (rows, 128)), "b": (up, (rows, 128))})
+    made.bind_rows("text/m_gate", "a", 0, rows)
+    made.bind_rows("text/m_up", "b", 0, rows)
+    with load(made) as store:
+        gated = store.gated("text/m_gate", "text/m_up")
+    assert (gated.in_turns, gated.shape) == (False, (rows, 128))
+    assert_same(decoded(*gated.matrices), stored_values(made, opened, "text/m_gate", "text/m_up"))
+
+
+def test_halves_that_a_layout_stores_together_do_not_take_turns(sketch, opened, load, decoded):
+    made = sketch({"both": ("nvfp4", (128, 64))})
+    made.bind("text/m_gate", (64, 64), ("both", 0, 64 * 64))
+    made.bind("text/m_up", (64, 64), ("both", 64 * 64, 128 * 64))
+    with load(made) as store:
+        gated = store.gated("text/m_gate", "text/m_up")
+    assert not gated.in_turns
+    assert_same(decoded(*gated.matrices), stored_values(made, opened, "text/m_gate", "text/m_up"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", WEIGHT_FORMATS)
 @pytest.mark.parametrize("staging", [2**15, 2**20])

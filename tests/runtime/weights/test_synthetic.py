@@ -6,15 +6,18 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from tests.compile.dry_gpu import DryGpu
 from tests.runtime.stored_weights import layout_of
 
 from ninfer_format import Fp8RowWords, GroupedWords, Nvfp4Words, codec_for
 from ninfer_format.errors import NInferError
+from ninfer_runtime.cuda.target import TYPICAL_TARGETS
 from ninfer_runtime.device import DType, get_device
 from ninfer_runtime.device.cpu import CpuDevice
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.ops.linear.cases import WEIGHT_FORMATS
+from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, decode_records, from_records
 from ninfer_runtime.weights.synthetic import (
     NORM_SPREAD,
@@ -106,6 +109,23 @@ def test_weights_change_where_formats_do(gpu):
     assert store.tensor("text/gdn/a_log").dtype is DType.FP32
     # Two matrices of three rows are two row tiles alone and one together.
     assert sum(arrived) == store.num_bytes - 16 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "up", "in_turns"),
+    [(24, "q4_g64_fp16", True), (20, "q4_g64_fp16", False), (24, "q5_g64_fp16", False)],
+)
+def test_gates_take_turns_with_what_they_gate_in_one_format(rows, up, in_turns):
+    parameters = [
+        LogicalParameter(f"text/m/{role}", (rows, 128), ("text/input",)) for role in ("gate", "up")
+    ]
+    formats = {"text/m/gate": "q4_g64_fp16", "text/m/up": up}
+    store = SyntheticWeights(parameters, formats, DryGpu(TYPICAL_TARGETS["sm_90a"]))
+    weight = store.gated("text/m/gate", "text/m/up")
+    assert (weight.shape, weight.in_turns) == ((rows, 128), in_turns)
+    assert [
+        matrix.format for matrix in weight.matrices if isinstance(matrix, PackedWeight)
+    ] == list(dict.fromkeys(formats.values()))
 
 
 def test_values_that_are_used_as_numbers():

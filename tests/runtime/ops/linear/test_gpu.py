@@ -55,6 +55,15 @@ def test_the_gpu_makes_the_same_records_as_the_host(gpu, stored_weight, name, sh
         np.testing.assert_array_equal(gpu.download(weight.row_scale), row_scale)
 
 
+@pytest.mark.parametrize("name", WEIGHT_FORMATS)
+@pytest.mark.parametrize("shape", [(256, 64), (2304, 1152)])
+def test_the_gpu_lets_the_same_halves_take_turns(gpu, stored_weight, name, shape):
+    codec, payload = stored_weight(name, shape)
+    weight = pack_weight(codec, payload, gpu, in_turns=True)
+    expected = pack_on_host(codec, payload, in_turns=True)
+    np.testing.assert_array_equal(gpu.download(weight.data), expected)
+
+
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_products_at_every_number_of_columns(gpu, stored_weight, rng, name, shape):
     N, K = shape

@@ -75,6 +75,24 @@ def rotated(word, bits):
     return word >> u32(bits) | word << u32((32 - bits) % 32) if bits else word
 
 
+def q5_register(words, step, j):
+    """Register j of a step, without its scales."""
+    if j < 3 or step < 3:
+        word, code = (words[step], j) if j < 3 else (words[4], step)
+        place = (0, 5, step if j < 3 else 4)[code]
+        if code == 2:
+            word = word >> u32(10 - place)
+        word = word & u32(0x001F001F << place)
+    else:
+        place = 5
+        word = u32(0)
+        for i in range(5):
+            word |= words[i] >> u32(10 - i) & u32(0x00200020 << i)
+    word ^= u32(0x64006400 | 0x00100010 << place)
+    values = np.array([f16(word & u32(0xFFFF)), f16(word >> u32(16))])
+    return tuple(values / 2**place - (1024 / 2**place + 16))
+
+
 def fragment(record_format, record, lane, step):
     """The four A registers of a lane and step, by the operations of the kernel: pairs of values."""
     name = record_format.name
@@ -88,20 +106,20 @@ def fragment(record_format, record, lane, step):
         if name == "q4_g64_fp16":
             magic, base = (0x64086408, 1032) if j % 2 == 0 else (0x64806480, 1024 + 128)
             word = (low & (even if j % 2 == 0 else odd)) ^ u32(magic)
-        elif name in ("q5_g64_fp16", "q6_g64_fp16"):
-            wide = name == "q6_g64_fp16"
+        elif name == "q5_g64_fp16":
+            fifth = np.ascontiguousarray(record[512:]).view("<u4")[lane]
+            registers.append(q5_register([*words[lane * 4 :][:4], fifth], step, j))
+            continue
+        elif name == "q6_g64_fp16":
             high = np.ascontiguousarray(record[512:]).view("<u4")
-            h = high[2 * lane + step // 2] if wide else high[lane]
-            pair = 2 * (step % 2) + j // 2 if wide else 2 * step + j // 2
-            h = rotated(h, 2 * pair + 2 * (pair & 2) if wide else pair + (pair & 4))
+            pair = 2 * (step % 2) + j // 2
+            h = rotated(high[2 * lane + step // 2], 2 * pair + 2 * (pair & 2))
             if j % 2 == 0:
-                mask, magic = (0x00300030, 0x64206420) if wide else (0x00100010, 0x64106410)
-                word = (low & even) | ((h & u32(mask)) ^ u32(magic))
-                base = 1024 + (32 if wide else 16)
+                word = (low & even) | ((h & u32(0x00300030)) ^ u32(0x64206420))
+                base = 1024 + 32
             else:
-                mask, magic = (0x03000300, 0x66006600) if wide else (0x01000100, 0x65006500)
-                word = (low & odd) | ((h & u32(mask)) ^ u32(magic))
-                base = 1024 + 16 * (32 if wide else 16)
+                word = (low & odd) | ((h & u32(0x03000300)) ^ u32(0x66006600))
+                base = 1024 + 16 * 32
         elif name == "nvfp4":
             word = [
                 v & u32(0x8E008E00),

@@ -58,6 +58,7 @@ def run_tests(
     repetitions: int,
     warmup: int,
     read_bytes_s: float | None,
+    corpus: np.ndarray | None = None,
     advance: Callable[[int, str], None],
 ) -> Iterator[dict[str, Any]]:
     """Measure tests; one row of results for each.
@@ -68,11 +69,13 @@ def run_tests(
         repetitions: How often each is measured.
         warmup: How often each is run before.
         read_bytes_s: What the device reads at most, for the roofline; None leaves it out.
+        corpus: Token ids that prompts are cut from, one after the other and from the start again;
+            None for random ones.
         advance: Called with 1 and a name for each test that is done.
     """
     traffic = Traffic(executor)
     for test in tests:
-        runs = _Run(executor, test)
+        runs = _Run(executor, test, corpus)
         rates = runs.measure(warmup + repetitions)[warmup:]
         tok_s = median(rates)
         row: dict[str, Any] = {
@@ -113,9 +116,10 @@ def _decode_bounds(
 class _Run:
     """Repetitions of one test."""
 
-    def __init__(self, executor: Executor, test: Test) -> None:
+    def __init__(self, executor: Executor, test: Test, corpus: np.ndarray | None) -> None:
         self._executor = executor
         self._test = test
+        self._corpus, self._taken = corpus, 0
         self._rng = np.random.default_rng(20)
 
     def measure(self, repetitions: int) -> list[float]:
@@ -177,6 +181,10 @@ class _Run:
         return hidden
 
     def _tokens(self, count: int) -> np.ndarray:
+        if self._corpus is not None:
+            places = np.arange(self._taken, self._taken + count)
+            self._taken += count
+            return self._corpus.take(places, mode="wrap")
         return self._rng.integers(0, self._executor.options.public_tokens, count)
 
     def _end(self, lanes: list[Lane]) -> None:

@@ -1,4 +1,4 @@
-"""Ops of a dense 27B model between its products, with random data, as work to be timed."""
+"""Ops of a dense 27B model beside its plain products, with random data, as work to be timed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from ninfer_runtime.kv.formats import KV_FORMATS, KVFormat
 from ninfer_runtime.kv.pages import new_pages, pages_for
 from ninfer_runtime.kv.slots import RING, DeltaGeometry, new_slots
 from ninfer_runtime.ops.add_rms_norm import add_rms_norm
+from ninfer_runtime.ops.attention_inputs import AttentionInputs
 from ninfer_runtime.ops.gated_delta_net import (
     DeltaInputs,
     DeltaSteps,
     DeltaWeights,
     gated_delta_net,
 )
+from ninfer_runtime.ops.gated_linear import GatedWeight, gated_linear
+from ninfer_runtime.ops.linear.activations import pack
+from ninfer_runtime.ops.linear.packed_weight import packed_bytes
+from ninfer_runtime.ops.linear.weight_records import ROWS
 from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.paged_attention import paged_attention
+from ninfer_runtime.ops.product_input import ProductInput
 from ninfer_runtime.ops.sample import MASK_BITS, SamplingRows, sample
+from ninfer_runtime.weights.synthetic import random_weight
 
 ROTATED_BYTES = 1_100_000_000
 """Distinct data that one measurement goes through, many times the second-level cache."""
@@ -31,8 +38,8 @@ ROTATED_BYTES = 1_100_000_000
 MOST_COPIES = 400
 """Launches of one measurement."""
 
-WIDTH, VOCABULARY = 5120, 248_320
-HEADS, KEY_HEADS, HEAD_DIM = 24, 4, 256
+WIDTH, INNER, VOCABULARY = 5120, 17_408, 248_320
+HEADS, KEY_HEADS, HEAD_DIM, PAIRS = 24, 4, 256, 32
 KEY_STATE_HEADS, VALUE_STATE_HEADS, STATE_DIM = 16, 48, 128
 TAPS = 4
 
@@ -106,6 +113,23 @@ def cases(op: str) -> Iterator[OpCase]:
     yield from CASES[op]()
 
 
+def _gated_cases() -> Iterator[OpCase]:
+    for name in ("q4_g64_fp16", "nvfp4"):
+        for T in (1, 8, 16, 32):
+            rows = 2 * T * (WIDTH + INNER)
+            num_bytes = packed_bytes(name, (2 * INNER, WIDTH)) + rows
+            yield OpCase("gated_linear", f"{name} T={T}", num_bytes, 0, partial(_gated, name, T))
+
+
+def _gated(name: str, T: int, maker: Maker) -> Callable[[], object]:
+    seed = int(maker.rng.integers(2**32))
+    matrix = random_weight(maker.device, name, (2 * INNER, WIDTH), seed)
+    reader = random_weight(maker.device, name, (ROWS, INNER), seed)
+    x = ProductInput(maker.normal(T, WIDTH).array, DType.BF16, maker.device)
+    pack(maker.device, x, matrix)
+    return partial(gated_linear, x, GatedWeight((matrix,), in_turns=True), reader=reader)
+
+
 def _norm_cases() -> Iterator[OpCase]:
     for T in (1, 8, 1024):
         yield OpCase("add_rms_norm", f"T={T}", 3 * T * WIDTH * 2 + WIDTH * 2, 0, partial(_norm, T))
@@ -118,13 +142,15 @@ def _norm(T: int, maker: Maker) -> Callable[[], object]:
 
 
 def _sample_cases() -> Iterator[OpCase]:
+    settings = {"greedy": (0.0, 0.0), "drawn": (0.7, 0.0), "drawn with penalty": (0.7, 1.5)}
     for R in (1, 8):
-        for temperature in (0.0, 0.7):
-            case = f"R={R} {'greedy' if temperature == 0 else 'drawn'}"
-            yield OpCase("sample", case, 4 * R * VOCABULARY, 0, partial(_sample, R, temperature))
+        for name, (temperature, penalty) in settings.items():
+            num_bytes = (8 if penalty else 4) * R * VOCABULARY
+            make = partial(_sample, R, temperature, penalty)
+            yield OpCase("sample", f"R={R} {name}", num_bytes, 0, make)
 
 
-def _sample(R: int, temperature: float, maker: Maker) -> Callable[[], object]:
+def _sample(R: int, temperature: float, penalty: float, maker: Maker) -> Callable[[], object]:
     def floats(value: float) -> Tensor:
         return maker.device.from_host(np.full(R, value, np.float32))
 
@@ -133,14 +159,14 @@ def _sample(R: int, temperature: float, maker: Maker) -> Callable[[], object]:
         top_k=maker.integers([20] * R),
         top_p=floats(0.95),
         min_p=floats(0.0),
-        presence_penalty=floats(0.0),
+        presence_penalty=floats(penalty),
         frequency_penalty=floats(0.0),
         seed=maker.integers([[1, 2]] * R),
         position=maker.integers(range(R)),
         purpose=maker.integers([1] * R),
-        counts_row=maker.integers([-1] * R),
+        counts_row=maker.integers(range(R)),
         mask_row=maker.integers([-1] * R),
-        counts=maker.device.zeros((1, VOCABULARY), DType.INT32),
+        counts=maker.device.zeros((R, VOCABULARY), DType.INT32),
         masks=maker.device.zeros((1, -(-VOCABULARY // MASK_BITS)), DType.INT32),
     )
     logits = maker.normal(R, VOCABULARY, dtype=DType.FP32)
@@ -152,7 +178,7 @@ def _delta_cases() -> Iterator[OpCase]:
     state = 2 * VALUE_STATE_HEADS * STATE_DIM**2 * 4
     width = (2 * KEY_STATE_HEADS + 3 * VALUE_STATE_HEADS) * STATE_DIM * 2
     flops = 6 * VALUE_STATE_HEADS * STATE_DIM**2
-    for B, C in ((1, 1), (8, 1), (1, 4), (1, 1024)):
+    for B, C in ((1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (1, 1024)):
         yield OpCase(
             "gated_delta_net",
             f"B={B} C={C}",
@@ -187,7 +213,7 @@ def _delta(B: int, C: int, maker: Maker) -> Callable[[], object]:
         slots,
         DeltaSteps(lanes, lanes, position, maker.integers([0] * B), columns, columns),
         eps=1e-6,
-        out=maker.device.empty((B, C, VALUE_STATE_HEADS * STATE_DIM), DType.BF16),
+        out=ProductInput.empty(maker.device, (B * C, VALUE_STATE_HEADS * STATE_DIM), DType.BF16),
     )
 
 
@@ -218,13 +244,18 @@ def _attention(
         maker.integers([before] * B),
         maker.integers([C] * B),
     )
-    query = maker.normal(B, C, HEADS, HEAD_DIM)
-    gate = maker.normal(B, C, HEADS, HEAD_DIM)
-    out = maker.device.empty(query.shape, DType.BF16)
-    return partial(paged_attention, query, gate, pages, spans, scale=1 / 16, out=out)
+    query: Tensor | AttentionInputs
+    query, gate = (maker.normal(B, C, HEADS, HEAD_DIM) for _ in range(2))
+    if C == 1:  # few rows, whose heads the same kernel makes ready
+        key, value = (maker.normal(B, C, KEY_HEADS, HEAD_DIM) for _ in range(2))
+        query_weight, key_weight = (maker.normal(HEAD_DIM) for _ in range(2))
+        cos, sin = (maker.normal(B, C, PAIRS, dtype=DType.FP32) for _ in range(2))
+        query = AttentionInputs(query, key, value, query_weight, key_weight, cos, sin, 1e-6)
+    return partial(paged_attention, query, gate, pages, spans, scale=1 / 16)
 
 
 CASES: dict[str, Callable[[], Iterator[OpCase]]] = {
+    "gated_linear": _gated_cases,
     "add_rms_norm": _norm_cases,
     "sample": _sample_cases,
     "gated_delta_net": _delta_cases,

@@ -6,7 +6,7 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.layers.linear import Linear, StackedLinear
 from ninfer_runtime.layers.norm import OffsetRMSNorm
-from ninfer_runtime.ops.attention_inputs import attention_inputs
+from ninfer_runtime.ops.attention_inputs import AttentionInputs
 from ninfer_runtime.ops.linear import Product
 from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.paged_attention import paged_attention
@@ -56,7 +56,7 @@ class GatedAttention:
             part.reshape(B, T // B, -1, self.head_dim) for part in self.projection(x)
         )
         cos, sin = (part.reshape(B, T // B, -1) for part in rotation)
-        query = attention_inputs(
+        inputs = AttentionInputs(
             query,
             key,
             value,
@@ -64,9 +64,7 @@ class GatedAttention:
             self.key_norm.weight,
             cos,
             sin,
-            pages,
-            spans,
-            eps=self.query_norm.eps,
+            self.query_norm.eps,
         )
-        mixed = paged_attention(query, gate, pages, spans, scale=self.head_dim**-0.5)
-        return self.output.later(mixed.reshape(T, -1))
+        mixed = paged_attention(inputs, gate, pages, spans, scale=self.head_dim**-0.5)
+        return self.output.later(mixed)

@@ -46,5 +46,5 @@ class GatedDeltaNet:
         """
         T, B = x.shape[0], steps.source.shape[0]
         inputs = DeltaInputs(*(part.reshape(B, T // B, -1) for part in self.projection(x)))
-        mixed = gated_delta_net(inputs, self.weights, slots, steps, eps=self.eps)
-        return self.output.later(mixed.reshape(T, -1))
+        mixed = gated_delta_net(inputs, self.weights, slots, steps, eps=self.eps, settled=True)
+        return self.output.later(mixed)

@@ -12,7 +12,7 @@ from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.layers.linear import Observe
 from ninfer_runtime.ops.embedding import embedding
 from ninfer_runtime.ops.linear import Weight, linear
-from ninfer_runtime.ops.moe_experts import ExpertWeights, moe_experts
+from ninfer_runtime.ops.moe_experts import ExpertsProduct, ExpertWeights
 from ninfer_runtime.ops.moe_router import Routing, moe_router
 from ninfer_runtime.ops.swiglu import swiglu
 
@@ -55,12 +55,12 @@ class MixtureOfExperts:
         self.experts_per_token = experts_per_token
         self.observers = observers
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map `x` [T, D] to [T, D]."""
-        routing = moe_router(x, self.router, experts_per_token=self.experts_per_token)
+    def __call__(self, x: Tensor) -> ExpertsProduct:
+        """Map `x` [T, D] to [T, D], still to be computed."""
         if self.observers is not None:
+            routing = moe_router(x, self.router, experts_per_token=self.experts_per_token)
             self._show(x, routing, self.observers)
-        return moe_experts(x, routing, self.weights)
+        return ExpertsProduct(x, self.router, self.weights, self.experts_per_token)
 
     def _show(self, x: Tensor, routing: Routing, observers: ExpertObservers) -> None:
         """Compute what is inside `moe_experts` once more, expert by expert."""

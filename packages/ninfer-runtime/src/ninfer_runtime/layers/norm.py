@@ -5,6 +5,7 @@ from __future__ import annotations
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.ops.add_rms_norm import add_product_rms_norm, add_rms_norm
 from ninfer_runtime.ops.linear import Product
+from ninfer_runtime.ops.moe_experts import ExpertsProduct
 from ninfer_runtime.ops.rms_norm import rms_norm
 
 
@@ -21,7 +22,11 @@ class OffsetRMSNorm:
         self.eps = eps
 
     def __call__(
-        self, x: Tensor, added: Tensor | Product | None = None, *, for_products: bool = False
+        self,
+        x: Tensor,
+        added: Tensor | Product | ExpertsProduct | None = None,
+        *,
+        for_products: bool = False,
     ) -> Tensor:
         """Normalise `x` [T, D], after adding `added` [T, D] to it in place.
 
@@ -32,7 +37,7 @@ class OffsetRMSNorm:
         """
         if added is None:
             return rms_norm(x, self.weight, eps=self.eps, unit_offset=True)
-        if isinstance(added, Product):
+        if isinstance(added, Product | ExpertsProduct):
             if for_products:
                 return add_product_rms_norm(x, added, self.weight, eps=self.eps, unit_offset=True)
             added = added.compute()

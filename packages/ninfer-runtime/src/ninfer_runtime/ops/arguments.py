@@ -67,8 +67,11 @@ def output(op: str, out: Tensor | None, like: Tensor, shape: Sequence[int] | Non
     return out
 
 
-def product_input(op: str, out: Tensor | None, like: Tensor) -> Tensor:
-    """As `output`, for a result of the shape of `like` that products take if it is a matrix."""
-    if out is None and len(like.shape) == 2:
-        return ProductInput.empty(like.device, like.shape, like.dtype)
-    return output(op, out, like)
+def product_input(
+    op: str, out: Tensor | None, like: Tensor, shape: Sequence[int] | None = None
+) -> Tensor:
+    """As `output`, for a result that products take if it is a matrix."""
+    wanted = like.shape if shape is None else tuple(shape)
+    if out is None and len(wanted) == 2:
+        return ProductInput.empty(like.device, wanted, like.dtype)
+    return output(op, out, like, wanted)

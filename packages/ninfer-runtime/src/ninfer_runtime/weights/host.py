@@ -12,6 +12,7 @@ from ninfer_runtime.device.base import Device
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.models.parameter_source import ParameterSource
+from ninfer_runtime.ops.gated_linear import GatedWeight
 
 MATRIX_ORDER: Literal["F"] = "F"
 """Memory order of projections [N, K]: the product with a single row, which decoding consists of,
@@ -47,6 +48,10 @@ class HostWeights:
             values = self._source.read(self._parameters[names[0]])
             return (self.device.from_host(np.asarray(values, order=MATRIX_ORDER)),)
         return (self._stack(names, MATRIX_ORDER),)
+
+    def gated(self, gate: str, up: str) -> GatedWeight:
+        """One matrix in `MATRIX_ORDER`, gate above up."""
+        return GatedWeight(self.projections([gate, up]))
 
     def table(self, name: str) -> Tensor:
         """A matrix in C order, so that its rows are contiguous."""

@@ -66,7 +66,7 @@ class HostLoader:
         divisors = codec.geometry.planes.get("divisors")
         if divisors is not None:  # those of the rows' matrices are in the factors
             payload[divisors.offset : divisors.end].view("<f4")[:] = 1
-        data = pack_on_host(codec, payload)
+        data = pack_on_host(codec, payload, in_turns=rows.in_turns)
         row_scale = rows.row_scale(self._artifact)
         return PackedWeight(rows.format, rows.shape, data, row_scale, self._device)
 
@@ -133,7 +133,7 @@ class GpuLoader:
             raise UnsupportedOpError("linear", self._device.kind, detail=detail)
         fill = self._filling(rows.extents(begin, end))
         with self._staging.send(num_bytes, fill) as (stored, stream):
-            relay(self._device, codec, stored, records, stream)
+            relay(self._device, codec, stored, records, stream, in_turns=rows.in_turns)
 
     def _array(self, values: NDArray[np.float32]) -> Any:
         """Host values on the device."""

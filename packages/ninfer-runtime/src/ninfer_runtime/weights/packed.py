@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -13,6 +14,7 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.models.architecture import LogicalParameter
 from ninfer_runtime.models.parameter_source import ArtifactParameters
+from ninfer_runtime.ops.gated_linear import GatedWeight
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight, packed_bytes
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS
 from ninfer_runtime.weights.loaders import GpuLoader, HostLoader, Loader
@@ -120,6 +122,14 @@ class PackedWeights:
         if len(names) == 1:
             return (self.bank(names),)
         return tuple(self._matrix(rows, names) for rows in self._stacks(names))
+
+    def gated(self, gate: str, up: str) -> GatedWeight:
+        """One weight whose rows take turns, where both have one format."""
+        names = (gate, up)
+        stacks = self._stacks(names)
+        if len(stacks) > 1 or not stacks[0].can_take_turns:
+            return GatedWeight(tuple(self._matrix(rows, names) for rows in stacks))
+        return GatedWeight((self._matrix(replace(stacks[0], in_turns=True), names),), in_turns=True)
 
     def table(self, name: str) -> PackedWeight:
         """A matrix as it is multiplied: its rows are gathered from records."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ninfer_runtime.device.base import Device
 from ninfer_runtime.device.tensor import Tensor
+from ninfer_runtime.ops.gated_linear import GatedWeight
 from ninfer_runtime.ops.linear import Weight
 
 
@@ -44,6 +45,10 @@ class WeightStore(Protocol):
         Returns:
             As few weights as can hold all rows, in their order; one for a single name.
         """
+        ...
+
+    def gated(self, gate: str, up: str) -> GatedWeight:
+        """Two matrices of one input and one shape, of which the first gates the second."""
         ...
 
     def table(self, name: str) -> Weight:

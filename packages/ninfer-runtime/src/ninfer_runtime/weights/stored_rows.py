@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer_format import ArtifactError, Codec, codec_for, codec_of, get_layout
-from ninfer_runtime.ops.linear.packing import row_factors
+from ninfer_runtime.ops.linear.packing import TURN, row_factors, rows_in_turns
 from ninfer_runtime.ops.linear.weight_records import ROWS
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class StoredRows:
     Attributes:
         runs: Where the elements lie, in order.
         columns: K.
+        in_turns: In records the halves take turns (`rows_in_turns`); see `can_take_turns`.
 
     Raises:
         ArtifactError: `reference`: a run is not whole rows, or not whole blocks of them.
@@ -89,6 +90,7 @@ class StoredRows:
 
     runs: tuple[Run, ...]
     columns: int
+    in_turns: bool = False
 
     def __post_init__(self) -> None:
         for run in self.runs:
@@ -115,11 +117,17 @@ class StoredRows:
         """The codec of so many of the rows as a tensor of their own."""
         return codec_for(self.format, self.layout, (rows, self.columns))
 
+    @property
+    def can_take_turns(self) -> bool:
+        """Whether the halves can be cut apart, and into what takes turns."""
+        return self.shape[0] % (2 * max(TURN, self._layout_block)) == 0
+
     def slices(self, num_bytes: int) -> Iterator[tuple[int, int]]:
         """Cut the rows where records can be cut, into slices that are stored in `num_bytes`.
 
         Yields:
-            First row and the row after the last one. A slice has `block` rows at least.
+            First row and the row after the last one, in the order of the records. A slice has
+            `block` rows at least.
         """
         rows, block = self.shape[0], self.block
         row_bytes = self.codec(block).geometry.num_bytes // block + 1
@@ -130,33 +138,51 @@ class StoredRows:
     @property
     def block(self) -> int:
         """Rows that cannot be cut: those of a record, or those that the layout stores together."""
-        return max(ROWS, get_layout(self.layout).row_block)
+        return max(ROWS, self._layout_block * (2 if self.in_turns else 1))
 
     def extents(self, begin: int, end: int) -> list[Extent]:
         """Where the bytes of rows [begin, end) lie, and their places in a payload of their own.
 
-        Planes that hold one entry for a whole matrix are left out.
+        Of halves that take turns it is the rows of the first, then those of the second. Planes that
+        hold one entry for a whole matrix are left out.
         """
         target = self.codec(end - begin)
+        if not self.in_turns:
+            return self._extents(begin, end, target, 0)
+        half, count = self.shape[0] // 2, (end - begin) // 2
+        own = self._extents(begin // 2, end // 2, target, 0)
+        return own + self._extents(half + begin // 2, half + end // 2, target, count)
+
+    def _extents(self, begin: int, end: int, target: Codec[Any], place: int) -> list[Extent]:
+        """Extents of stored rows [begin, end), which are those from `place` on of `target`."""
         first, last = begin * self.columns, end * self.columns
+        behind = place * self.columns - first
         found: list[Extent] = []
         for run, run_end in zip(self.runs, self._ends, strict=True):
             run_begin = run_end - run.elements
             low, high = max(first, run_begin), min(last, run_end)
             if low < high:
                 shift = run.begin - run_begin
-                found += _plane_extents(run.record, low + shift, high + shift, target, low - first)
+                found += _plane_extents(run.record, low + shift, high + shift, target, low + behind)
         return found
 
     def row_scale(self, artifact: Artifact) -> NDArray[np.float32] | None:
-        """Factors of the rows, None if the format has none beside its records.
+        """Factors of the rows in the order of the records, None if the format has none beside these.
 
         Raises:
             ArtifactError: `codec`: a factor is no positive number.
         """
         parts = [_row_factors(artifact, run) for run in self.runs]
         known = [part for part in parts if part is not None]
-        return np.concatenate(known) if known else None
+        if not known:
+            return None
+        factors = np.concatenate(known)
+        return factors[rows_in_turns(len(factors))] if self.in_turns else factors
+
+    @property
+    def _layout_block(self) -> int:
+        """Rows that the layout stores together."""
+        return get_layout(self.layout).row_block
 
     @cached_property
     def _ends(self) -> list[int]:

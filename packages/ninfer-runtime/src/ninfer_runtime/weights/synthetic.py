@@ -19,8 +19,9 @@ from ninfer_runtime.device.dtypes import STORAGE, DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.models.architecture import LogicalParameter
+from ninfer_runtime.ops.gated_linear import GatedWeight
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight, packed_bytes
-from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, RecordFormat
+from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, ROWS, RecordFormat
 from ninfer_runtime.weights.packed import TENSOR_DTYPES
 from ninfer_runtime.weights.recipe_formats import recipe_formats
 from ninfer_runtime.weights.stored_rows import stacked_shape
@@ -89,6 +90,13 @@ class SyntheticWeights:
         """Matrices, one below the other: one weight for each change of the format."""
         groups = groupby(names, key=self._formats.__getitem__)
         return tuple(self._matrix(weight_format, list(group)) for weight_format, group in groups)
+
+    def gated(self, gate: str, up: str) -> GatedWeight:
+        """One weight whose rows take turns, where both have one format."""
+        matrices = self.projections([gate, up])
+        return GatedWeight(
+            matrices, in_turns=len(matrices) == 1 and matrices[0].shape[0] % ROWS == 0
+        )
 
     def table(self, name: str) -> PackedWeight:
         """A matrix as it is multiplied: its rows are gathered from records."""

@@ -20,7 +20,6 @@ from ninfer_runtime.models.qwen3_5.states import new_state
 from ninfer_runtime.models.qwen3_5.weights import TextLayers, rope_of
 from ninfer_runtime.models.step import Place, text_step
 from ninfer_runtime.ops.add import add
-from ninfer_runtime.ops.linear import Product
 from ninfer_runtime.weights.host import HostWeights
 
 HEAD_INPUT = "text/final_hidden"
@@ -94,6 +93,4 @@ class LayeredTextModel:
         x = self._device.from_host(rows.copy())
         rotation = text_rotation(self._rope, step)
         added = block(x, None, rotation, step, iter(state.pages), iter(state.slots))
-        if isinstance(added, Product):
-            added = added.compute()
-        return self._device.to_host(add(x, added, out=x))
+        return self._device.to_host(add(x, added.compute(), out=x))

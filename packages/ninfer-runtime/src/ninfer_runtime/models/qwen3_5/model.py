@@ -23,6 +23,7 @@ from ninfer_runtime.models.qwen3_5.states import new_state, state_bytes
 from ninfer_runtime.models.step import Step
 from ninfer_runtime.ops.gated_delta_net import DeltaSlots
 from ninfer_runtime.ops.linear import Product
+from ninfer_runtime.ops.moe_experts import ExpertsProduct
 from ninfer_runtime.ops.rotary_table import rotary_table
 
 
@@ -38,12 +39,12 @@ class Block:
     def __call__(
         self,
         x: Tensor,
-        added: Tensor | Product | None,
+        added: Product | ExpertsProduct | None,
         rotation: tuple[Tensor, Tensor],
         step: Step,
         pages: Iterator[KVPages],
         slots: Iterator[DeltaSlots],
-    ) -> Tensor | Product:
+    ) -> Product | ExpertsProduct:
         """Execute the layer for hidden rows; sums are taken together with the norms after them.
 
         Args:
@@ -56,15 +57,14 @@ class Block:
             slots: Of the recurrent layers from this layer on.
 
         Returns:
-            [B·C, D]: what this layer adds to `x`, which is not yet done.
+            [B·C, D], still to be computed: what this layer adds to `x`.
         """
         normed = self.input_norm(x, added, for_products=True)
         if isinstance(self.mixer, GatedAttention):
             mixed = self.mixer(normed, rotation, next(pages), step.spans)
         else:
             mixed = self.mixer(normed, next(slots), step.delta)
-        for_products = isinstance(self.feed_forward, GatedMLP)
-        return self.feed_forward(self.post_attention_norm(x, mixed, for_products=for_products))
+        return self.feed_forward(self.post_attention_norm(x, mixed, for_products=True))
 
 
 class TextModel:
@@ -135,7 +135,7 @@ class TextModel:
         x = self.embedding(step.token_ids.reshape(B * C))
         rotation = text_rotation(self.rope, step)
         pages, slots = iter(state.pages), iter(state.slots)
-        added: Tensor | Product | None = None
+        added: Product | ExpertsProduct | None = None
         for block in self.blocks:
             added = block(x, added, rotation, step, pages, slots)
         return self.final_norm(x, added)

@@ -148,9 +148,8 @@ def _feed_forward(
 ) -> GatedMLP | MixtureOfExperts:
     if isinstance(config, MoeConfig):
         return mixture(config, prefix, layers)
-    return GatedMLP(
-        layers.stacked(f"{prefix}mlp/", ("gate", "up")), layers.projection(f"{prefix}mlp/down")
-    )
+    gate, up, down = (f"{prefix}mlp/{role}" for role in ("gate", "up", "down"))
+    return GatedMLP(layers.store.gated(gate, up), layers.projection(down), layers.observer(gate))
 
 
 def _attention(config: AttentionConfig, prefix: str, layers: TextLayers) -> GatedAttention:

@@ -16,12 +16,15 @@ from ninfer_runtime.ops.linear.activations import (
     is_packable,
     pack,
     packing_arguments,
-    sum_arguments,
 )
 from ninfer_runtime.ops.linear.cuda import MOST_SUMS, linear, multiply
+from ninfer_runtime.ops.linear.epilogue import added
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import SKINNY_COLUMNS
 from ninfer_runtime.ops.linear.weight_records import ROWS
+from ninfer_runtime.ops.moe_experts import ExpertsProduct, ExpertWeights, few_tokens
+from ninfer_runtime.ops.moe_experts.cuda import mixture_of
+from ninfer_runtime.ops.moe_router import moe_router
 from ninfer_runtime.ops.product_input import ProductInput
 
 WIDTHS = (128, 256, 640, 1024)
@@ -84,20 +87,50 @@ def add_product(
     For few rows the product's kernel adds, and the next products finish the norm.
     """
     device = device_of(x)
-    few = 0 < x.shape[0] <= SKINNY_COLUMNS and x.shape[1] <= MOST_SUMS * ROWS
-    if few and isinstance(matrix, PackedWeight) and _takes_sums(x, weight, out):
+    if isinstance(matrix, PackedWeight) and _takes_sums(x, weight, out):
         with device.workspace.frame():
             packed = pack(device, rows, matrix, takes_norms=True)
-            sums = sum_arguments(x, weight, out, offset=float(unit_offset), eps=eps)
-            multiply(device, packed, matrix, x, sums=sums)
+            sums = added(x, weight, out, offset=float(unit_offset), eps=eps)
+            multiply(device, packed, matrix, None, epilogue=sums)
         return
     y = device.empty(x.shape, x.dtype)
     linear(rows, matrix, y)
     add_rms_norm(x, y, weight, out, eps=eps, unit_offset=unit_offset)
 
 
+def add_experts(
+    x: Tensor,
+    rows: Tensor,
+    router: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    shared_gate_up: Weight,
+    shared_down: Weight,
+    weight: Tensor,
+    out: ProductInput,
+    *,
+    experts_per_token: int,
+    eps: float,
+    unit_offset: bool,
+) -> None:
+    """See the contract of `add_product_rms_norm` in the package; for few rows as `add_product`."""
+    mixture = mixture_of(rows, gate_up, down, shared_gate_up, shared_down)
+    if mixture is not None and _takes_sums(x, weight, out):
+        epilogue = added(x, weight, out, offset=float(unit_offset), eps=eps)
+        routing = moe_router(rows, router, experts_per_token=experts_per_token)
+        few_tokens.run(rows, routing, mixture, None, epilogue)
+        return
+    weights = ExpertWeights(gate_up, down, shared_gate_up, shared_down)
+    y = ExpertsProduct(rows, router, weights, experts_per_token).compute()
+    add_rms_norm(x, y, weight, out, eps=eps, unit_offset=unit_offset)
+
+
 def _takes_sums(x: Tensor, weight: Tensor, out: ProductInput) -> bool:
-    every = (x, weight, out)
-    return is_packable(out) and all(
-        each.dtype is DType.BF16 and is_contiguous(each) for each in every
+    """Whether a product's kernel may add to `x` and leave the norm to the next products."""
+    T, D = x.shape
+    return (
+        0 < T <= SKINNY_COLUMNS
+        and D <= MOST_SUMS * ROWS
+        and is_packable(out)
+        and all(each.dtype is DType.BF16 and is_contiguous(each) for each in (x, weight, out))
     )

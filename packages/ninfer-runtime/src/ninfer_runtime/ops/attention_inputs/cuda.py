@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ninfer_runtime.cuda.arguments import device_of, floats, integers, longs, pointer
+from ninfer_runtime.cuda.arguments import device_of, floats, integers, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import Geometry
 from ninfer_runtime.cuda.rows import (
     ELEMENT_TYPES,
-    element_strides,
     is_aligned,
     is_contiguous,
 )
@@ -18,12 +17,10 @@ from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.kv.formats import KV_FORMATS, KVFormat
 from ninfer_runtime.kv.pages import KVPages
 from ninfer_runtime.kv.row_codecs import HEAD_DIM
-from ninfer_runtime.ops.paged_attention.cuda import page_arguments
+from ninfer_runtime.ops.paged_attention.cuda import LANE_COMPONENTS, page_arguments, strided
 
 OP = "attention_inputs"
 WARPS = 4
-LANE_COMPONENTS = 8
-"""Components of a head in one lane; the pairs of a lane are rotated with those of one other lane."""
 
 
 def kernel(kv_format: KVFormat, dtypes: tuple[DType, ...]) -> Kernel:
@@ -63,7 +60,7 @@ def attention_inputs(
     if (
         HD != HEAD_DIM
         or R % LANE_COMPONENTS
-        or not all(map(is_aligned, (*heads, query_weight, key_weight)))
+        or not all(map(is_aligned, (*heads, query_weight, key_weight, cos, sin)))
         or len({tensor.dtype for tensor in heads}) > 1
         or query_weight.dtype is not key_weight.dtype
         or not all(map(is_contiguous, (cos, sin, *pages.tensors)))
@@ -78,11 +75,7 @@ def attention_inputs(
         kernel(pages.format, (query.dtype, query_weight.dtype, out.dtype)),
         Geometry(blocks=-(-warps // WARPS), threads=32 * WARPS, overlap=True),
         [
-            *(
-                argument
-                for tensor in heads
-                for argument in (pointer(tensor), *longs(*element_strides(tensor)[:3]))
-            ),
+            *(argument for tensor in heads for argument in strided(tensor)),
             pointer(query_weight),
             pointer(key_weight),
             pointer(cos),

@@ -8,6 +8,7 @@ from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
+from ninfer_runtime.ops.product_input import ProductInput
 from ninfer_runtime.ops.registry import call, register
 
 OP = "gated_delta_net"
@@ -125,6 +126,7 @@ def gated_delta_net(
     steps: DeltaSteps,
     *,
     eps: float,
+    settled: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
     """Run the replayed and then the new tokens of each sequence from its state.
@@ -135,8 +137,8 @@ def gated_delta_net(
     state after ``replayed + committed`` tokens is stored in the destination (of no tokens at position
     0 in place: nobody reads it). The new tokens are recorded there; of more than ``ring - (J-1)`` only
     the last so many. With another destination than the source, the J - 1 tokens before `position`
-    and the replayed ones are copied to its records. Rows c ≥ columns[b] of the result are zero. A
-    row does not depend on the other sequences of the call, nor, but for rounding, on how its sequence
+    and the replayed ones are copied to its records. Row b·C + c of the result is that of token c of
+    sequence b, zeros where c ≥ columns[b]. A row does not depend on the other sequences of the call, nor, but for rounding, on how its sequence
     was cut into calls and replays.
 
     Args:
@@ -147,8 +149,10 @@ def gated_delta_net(
         steps: Of the B sequences. Their values are on the device and not checked: with more replayed
             tokens than the ring holds, other records are read.
         eps: Of the norm.
-        out: [B, C, VH·DV], fp32 or bf16; shares no memory with the inputs. By default a new tensor
-            of the dtype of `u`.
+        settled: The call before this one made `inputs` by `stacked_linear` or `linear`, from
+            something else than slots and steps: a GPU may read those while it runs.
+        out: [B·C, VH·DV], fp32 or bf16; shares no memory with the inputs. By default a new
+            `ProductInput` of the dtype of `u`.
 
     Raises:
         OpArgumentError: A shape or dtype is not as above.
@@ -190,9 +194,12 @@ def gated_delta_net(
     for tensor in steps.tensors:
         check_shape(OP, "steps", tensor, (B,))
         check_dtype(OP, "steps", tensor, (DType.INT32,))
-    out = output(OP, out, inputs.u, (B, C, VH * DV))
-    slot_tensors = (slots.state, slots.records)
-    call(OP, *inputs.tensors, *weights.tensors, *slot_tensors, *steps.tensors, out, eps=eps)
+    shape = (B * C, VH * DV)
+    if out is None:
+        out = ProductInput.empty(inputs.u.device, shape, inputs.u.dtype)
+    out = output(OP, out, inputs.u, shape)
+    tensors = (*weights.tensors, slots.state, slots.records, *steps.tensors, out)
+    call(OP, *inputs.tensors, *tensors, eps=eps, settled=settled)
     return out
 
 

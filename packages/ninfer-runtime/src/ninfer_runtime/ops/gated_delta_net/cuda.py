@@ -25,7 +25,7 @@ from ninfer_runtime.ops.gated_delta_net import (
 RECORD_SOURCE = "ops/gated_delta_net/records.cu"
 RECORD_THREADS = 256
 QUAD_BYTES = 8
-"""A lane reads four channels or components at once."""
+"""A lane reads four channels at once."""
 
 
 def record_kernel() -> Kernel:
@@ -58,6 +58,7 @@ def gated_delta_net(
     out: Tensor,
     *,
     eps: float,
+    settled: bool,
 ) -> None:
     """See the contract in the package.
 
@@ -86,6 +87,7 @@ def gated_delta_net(
         out,
         longest=chunks.CHUNK - 1 if has_chunks else C,
         records_new=records_new,
+        settled=settled and not has_chunks,
         eps=eps,
     )
     if not records_new:
@@ -105,7 +107,7 @@ def _check(
         rows = C * recurrence.token_stride(tensor)
         if tensor.dtype is not DType.BF16 or strides[2] != 1 or strides[0] != rows:
             raise UnsupportedOpError(OP, kind, detail=f"{tensor!r}, strides {strides}")
-    if not (is_aligned(inputs.u, QUAD_BYTES) and is_aligned(inputs.z, QUAD_BYTES)):
+    if not (is_aligned(inputs.u, QUAD_BYTES) and is_aligned(inputs.z)):
         raise UnsupportedOpError(OP, kind, detail=f"{inputs.u!r}, {inputs.z!r}: not aligned")
     if not (is_aligned(weights.convolution) and is_aligned(weights.norm)):
         raise UnsupportedOpError(OP, kind, detail="convolution or norm is not aligned")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ninfer_runtime.cuda.arguments import device_of, floats, integers, longs, pointer
+from ninfer_runtime.cuda.arguments import device_of, integers, longs, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import POINTER, Argument, Geometry
 from ninfer_runtime.cuda.rows import address, is_aligned, is_contiguous
@@ -15,8 +13,7 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import SKINNY_COLUMNS, WIDE_COLUMNS, x_rows_of
-from ninfer_runtime.ops.linear.weight_records import ROWS
-from ninfer_runtime.ops.product_input import DeferredNorm, PackedActivations, ProductInput
+from ninfer_runtime.ops.product_input import PackedActivations, ProductInput
 
 _THREADS = 512
 
@@ -24,9 +21,6 @@ _ALIGNMENT = 128
 """Columns of K that the rows of weights are padded to, or half as many; zeros stand there."""
 
 _FACTOR_BYTES = 4
-
-DEFERRED_NORM_SCALE = 64.0
-"""What the f16 values of a sum are divided by; as in skinny.cu."""
 
 
 def most_columns(target: Target) -> int:
@@ -57,7 +51,7 @@ def pack(
         )
     kept = x.bf16 if bf16 else x.f16
     if kept is None:
-        kept = _packed(device, x, _new(x), bf16)
+        kept = _packed(device, x, new_packed(x), bf16)
         if bf16:
             x.bf16 = kept
         else:
@@ -86,8 +80,8 @@ def packing_arguments(out: Tensor, *, f16: bool, bf16: bool) -> list[Argument]:
         f16: Whether f16 is wanted.
         bf16: Whether bf16 words are wanted.
     """
-    half = _new(out) if f16 else None
-    words = _new(out) if bf16 else None
+    half = new_packed(out) if f16 else None
+    words = new_packed(out) if bf16 else None
     if isinstance(out, ProductInput):
         out.f16, out.bf16 = half, words
     arguments: list[Argument] = []
@@ -97,33 +91,12 @@ def packing_arguments(out: Tensor, *, f16: bool, bf16: bool) -> list[Argument]:
     return arguments + integers(half.x_rows if half else 0)
 
 
-def sum_arguments(
-    x: Tensor, weight: Tensor, out: ProductInput, *, offset: float, eps: float
-) -> list[Argument]:
-    """What the kernel of a product takes to add it to `x`; `out` keeps what products of it will read.
-
-    Args:
-        x: [T, D], bf16: the residual.
-        weight: [D], bf16: of the norm of the sum.
-        out: [T, D]; only products read it, and finish its norm.
-        offset: Added to `weight`.
-        eps: Of the norm.
-    """
-    T, D = x.shape
-    half, words = _new(out), _new(out)
-    count = D // ROWS
-    squares = out.device.empty((T, count), DType.FP32)
-    norm = DeferredNorm(address(squares), count, 1 / D, eps, DEFERRED_NORM_SCALE)
-    out.f16 = replace(half, memory=(half.memory, squares), norm=norm)
-    out.bf16 = replace(words, memory=(words.memory, squares), norm=replace(norm, scale=1.0))
-    return [
-        pointer(x),
-        pointer(weight),
-        *floats(offset),
-        (half.data, POINTER),
-        (words.data, POINTER),
-        pointer(squares),
-    ]
+def new_packed(x: Tensor) -> PackedActivations:
+    """Memory of their own for packed activations."""
+    x_rows, factors, end = _layout(x, device_of(x).target)
+    memory = x.device.empty((end,), DType.UINT8)
+    begin = address(memory)
+    return PackedActivations(begin, begin + factors, x.shape[0], x_rows, memory)
 
 
 def pack_kernel(*, bf16: bool) -> Kernel:
@@ -156,14 +129,6 @@ def _layout(x: Tensor, target: Target) -> tuple[int, int, int]:
 
 def _records(K: int) -> int:
     return -(-K // _ALIGNMENT) * 2
-
-
-def _new(x: Tensor) -> PackedActivations:
-    """Memory of their own for packed activations."""
-    x_rows, factors, end = _layout(x, device_of(x).target)
-    memory = x.device.empty((end,), DType.UINT8)
-    begin = address(memory)
-    return PackedActivations(begin, begin + factors, x.shape[0], x_rows, memory)
 
 
 def _packed(

@@ -35,12 +35,27 @@ MODEL_SHAPES = DENSE_27B_SHAPES | OTHER_MODEL_SHAPES
 ADDED_SHAPES = frozenset(MODEL_SHAPES[name] for name in ("down", "out", "35b.out"))
 """Of products that are added to a residual."""
 
+GATED_SHAPES = frozenset({MODEL_SHAPES["gate_up"]})
+"""Of gates and what they gate, together."""
+
 RULED_SHAPES = {
     "27b.delta_ab": (96, 5120),
     "35b.delta_ab": (64, 2048),
     "35b.lm_head": (248320, 2048),
 }
 """Further matrices of the models, which have no measured schedule."""
+
+STACKS = (
+    (
+        ("bf16", (96, 5120)),
+        ("q4_g64_fp16", (4096, 5120)),
+        ("q5_g64_fp16", (12288, 5120)),
+    ),
+    (("q4_g64_fp16", (7168, 5120)), ("q5_g64_fp16", (7168, 5120))),
+    (("bf16", (96, 5120)), ("fp8_e4m3fn_row_bf16", (16384, 5120))),
+    (("bf16", (64, 2048)), ("q8_g32_fp16", (12288, 2048))),
+)
+"""Weights [N, K] of the models that the same rows are multiplied with, the smallest first."""
 
 TEST_COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 96, 100, 127, 128, 130)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ninfer_runtime.cuda.arguments import device_of, floats, integers
+from ninfer_runtime.cuda.arguments import device_of, floats, integers, pointer
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import INT, POINTER, Argument
 from ninfer_runtime.cuda.target import Target
@@ -14,31 +14,29 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear import Weight, split_columns
 from ninfer_runtime.ops.linear.activations import most_columns, pack, pack_kernel, row_stride
-from ninfer_runtime.ops.linear.cases import ADDED_SHAPES, MODEL_SHAPES, RULED_SHAPES
+from ninfer_runtime.ops.linear.cases import ADDED_SHAPES, MODEL_SHAPES, RULED_SHAPES, STACKS
+from ninfer_runtime.ops.linear.epilogue import NULL, STORED, Epilogue
+from ninfer_runtime.ops.linear.exchange import exchange_address
 from ninfer_runtime.ops.linear.library import dequantize_kernel, multiply_decoded
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.packing import relay_kernel
 from ninfer_runtime.ops.linear.schedule import (
     SKINNY_COLUMNS,
     WIDE_COLUMNS,
+    Medium,
+    Result,
     Schedule,
     Skinny,
     Wide,
     problem_of,
 )
+from ninfer_runtime.ops.linear.stacked import MOST_PARTS, Stacked, choose_stacked
 from ninfer_runtime.ops.linear.tuning import choose, decodes_first
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS
 from ninfer_runtime.ops.product_input import DeferredNorm, PackedActivations
 
-NO_SUMS: tuple[Argument, ...] = (
-    *[(0, POINTER)] * 2,
-    *floats(0),
-    *[(0, POINTER)] * 3,
-)
-"""What a kernel takes that stores its product as it is."""
-
 MOST_SUMS = 320
-"""Row tiles of a product that may be added to a residual; as in skinny.cu."""
+"""Row tiles of a product that may be added to a residual; as in skinny_product.cuh."""
 
 UNEVEN_SHAPE = (16, 320)
 """A shape whose K does not divide among warps: it takes the schedule for all other shapes."""
@@ -56,9 +54,9 @@ def linear(x: Tensor, weight: Weight, out: Tensor) -> None:
 def stacked_linear(x: Tensor, out: Tensor, *weights: Weight) -> None:
     """See the contract in the package.
 
-    Rows are packed once for all weights. The products run beside one another: each starts when all
-    blocks of the one before have what they need of x. So the largest comes last, and the small ones
-    before it end while it runs.
+    Rows are packed once for all weights. One launch multiplies with two or three of them, where there
+    is such a kernel. Else the products run beside one another: each starts when all blocks of the one
+    before have what they need of x.
     """
     _multiply_all(x, list(zip(weights, split_columns(out, weights), strict=True)))
 
@@ -67,11 +65,11 @@ def multiply(
     device: CudaDevice,
     x: PackedActivations,
     weight: PackedWeight,
-    out: Tensor,
+    out: Tensor | None,
     schedule: Schedule | None = None,
     *,
     beside: bool = False,
-    sums: Sequence[Argument] = (),
+    epilogue: Epilogue = STORED,
 ) -> None:
     """Multiply packed activations with a weight.
 
@@ -79,39 +77,86 @@ def multiply(
         device: Where everything lies.
         x: What `pack` made for this weight.
         weight: [N, K].
-        out: [T, N], fp32 or bf16.
+        out: [T, N], fp32 or bf16, [T, N / 2] of gated products; None if nothing goes there.
         schedule: How; by default the one that `tuning` chooses.
         beside: The launch before this one multiplies the same `x`: do not wait for its end.
-        sums: From `sum_arguments`, if the product is to be added to a residual in place of `out`.
+        epilogue: What becomes of the product.
     """
     problem = problem_of(weight.record_format, weight.shape, x.columns)
     target = device.target
     schedule = schedule or choose(problem, target)
-    if sums and isinstance(schedule, Skinny):
+    result = epilogue.result
+    if result is Result.ADDED and isinstance(schedule, Skinny):
         schedule = schedule.for_sums()
     arguments: list[Argument] = [
         (weight.data.data.ptr, POINTER),
         (x.data, POINTER),
-        (out.array.data.ptr, POINTER),
+        (0, POINTER) if out is None else pointer(out),
         (0 if weight.row_scale is None else weight.row_scale.data.ptr, POINTER),
         (x.column_scale, POINTER),
         (problem.tiles, INT),
         (weight.shape[0], INT),
         (x.columns, INT),
-        (row_stride(out), INT),
+        (0 if out is None else row_stride(out), INT),
         (problem.records, INT),
-        (int(out.dtype is DType.FP32), INT),
+        (int(out is not None and out.dtype is DType.FP32), INT),
     ]
     if isinstance(schedule, Wide):
         arguments += [*integers(schedule.row_groups, schedule.stages(problem, target), beside)]
-        kernel = schedule.kernel(weight.record_format)
+    elif isinstance(schedule, Medium):
+        arguments += [*integers(beside)]
     else:
-        arguments += [*integers(beside), *_norm_arguments(x.norm), *(sums or NO_SUMS)]
-        kernel = schedule.kernel(weight.record_format, sums=bool(sums))
+        arguments += [*integers(beside), *norm_arguments(x.norm), *epilogue.residual]
+    arguments += epilogue.packed
+    if isinstance(schedule, Skinny):
+        exchanged = exchange_address(device) if schedule.splits > 1 else 0
+        arguments.append((exchanged, POINTER))
+    kernel = schedule.kernel(weight.record_format, result)
     device.launch(kernel, schedule.geometry(problem, target), arguments)
 
 
-def _norm_arguments(norm: DeferredNorm | None) -> list[Argument]:
+def multiply_stacked(
+    device: CudaDevice,
+    packed: dict[bool, PackedActivations],
+    products: Sequence[tuple[PackedWeight, Tensor]],
+    stacked: Stacked,
+) -> None:
+    """Multiply packed activations with several weights in one launch.
+
+    Args:
+        device: Where everything lies.
+        packed: What `pack` made of the same rows for weights in bf16 (True) and for others (False).
+        products: Weights [N_i, K] and results [T, N_i], columns of one matrix.
+        stacked: How.
+    """
+    target = device.target
+    x = packed[min(packed)]
+    words = packed[True].data if True in packed else 0
+    problems = [problem_of(weight.record_format, weight.shape, x.columns) for weight, _ in products]
+    shares = stacked.shares(problems, target)
+    out = products[0][1]
+    arguments: list[Argument] = [
+        (x.data, POINTER),
+        (words, POINTER),
+        (x.column_scale, POINTER),
+        *integers(x.columns, row_stride(out), problems[0].records, out.dtype is DType.FP32),
+        *norm_arguments(x.norm),
+        *integers(shares[0], shares[0] + shares[1]),
+    ]
+    for (weight, result), problem in zip(products, problems, strict=True):
+        arguments += [
+            (weight.data.data.ptr, POINTER),
+            pointer(result),
+            (0 if weight.row_scale is None else weight.row_scale.data.ptr, POINTER),
+            *integers(problem.tiles, weight.shape[0]),
+        ]
+    for _ in range(MOST_PARTS - len(products)):
+        arguments += [NULL, NULL, NULL, *integers(0, 0)]
+    device.launch(stacked.kernel(problems), stacked.geometry(problems, target), arguments)
+
+
+def norm_arguments(norm: DeferredNorm | None) -> list[Argument]:
+    """What a kernel takes to finish a norm, the scale last."""
     if norm is None:
         return [(0, POINTER), *integers(0), *floats(0, 0, 0)]
     return [
@@ -133,7 +178,13 @@ def kernels(target: Target) -> set[Kernel]:
                     schedule = choose(problem, target)
                     found.add(schedule.kernel(record_format))
                     if isinstance(schedule, Skinny) and shape in ADDED_SHAPES:
-                        found.add(schedule.for_sums().kernel(record_format, sums=True))
+                        found.add(schedule.for_sums().kernel(record_format, Result.ADDED))
+    for stack in STACKS:
+        for columns in (1, 4, SKINNY_COLUMNS):
+            problems = [problem_of(RECORD_FORMATS[name], shape, columns) for name, shape in stack]
+            stacked = choose_stacked(problems, target)
+            if stacked is not None:
+                found.add(stacked.kernel(problems))
     return found
 
 
@@ -150,8 +201,6 @@ def _multiply_all(x: Tensor, products: Sequence[tuple[Weight, Tensor]]) -> None:
         else:
             packed_products.append((weight, out))
     packed_products.sort(key=lambda product: product[0].num_bytes)
-    if len(packed_products) > 2:  # the smallest have few blocks: they do not go first
-        packed_products.insert(0, packed_products.pop(-2))
     most = most_columns(target)
     for begin in range(0, T, most) if packed_products else ():
         rows = x if most >= T else x[begin : begin + most]
@@ -169,5 +218,23 @@ def _multiply_packed(
             bf16 = weight.format == "bf16"
             if bf16 not in packed:
                 packed[bf16] = pack(device, x, weight, takes_norms=True)
-        for i, (weight, out) in enumerate(products):
+        problems = [problem_of(w.record_format, w.shape, x.shape[0]) for w, _ in products]
+        stacked = choose_stacked(problems, device.target)
+        if stacked is not None:
+            multiply_stacked(device, packed, products, stacked)
+            return
+        for i, (weight, out) in enumerate(_by_turns(products)):
             multiply(device, packed[weight.format == "bf16"], weight, out, beside=i > 0)
+
+
+def _by_turns(
+    products: Sequence[tuple[PackedWeight, Tensor]],
+) -> Sequence[tuple[PackedWeight, Tensor]]:
+    """The order of launches that run beside one another, of products from the smallest on.
+
+    The largest comes last, and the small ones before it end while it runs; the smallest have few
+    blocks, so that they do not go first.
+    """
+    if len(products) < 3:
+        return products
+    return [products[-2], *products[:-2], products[-1]]

@@ -12,29 +12,59 @@ from ninfer_format import Codec, Fp8RowWords, GroupedWords, Nvfp4Words
 from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.cuda.launch import INT, POINTER, Argument, Geometry
 from ninfer_runtime.device.dtypes import bf16_to_float32
-from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, RecordFormat, to_records
+from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS, ROWS, RecordFormat, to_records
 
 if TYPE_CHECKING:
     from ninfer_runtime.cuda.streams import Stream
     from ninfer_runtime.device.cuda import CudaDevice
 
+TURN = 8
+"""Rows of a gate, and of what it gates, that take turns: in the sums of a product an element of the
+one and its counterpart of the other then meet in one thread."""
+
 _WARPS = 8
 
 
-def pack_on_host(codec: Codec[Any], payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Records of a stored matrix, in NumPy; see `PackedWeight`."""
+def rows_in_turns(rows: int) -> NDArray[np.intp]:
+    """The stored row of each row of records in which the halves of a matrix take turns.
+
+    Args:
+        rows: Of the matrix, a multiple of twice `TURN`.
+    """
+    return np.arange(rows).reshape(2, -1, TURN).swapaxes(0, 1).reshape(-1)
+
+
+def pack_on_host(
+    codec: Codec[Any], payload: NDArray[np.uint8], *, in_turns: bool = False
+) -> NDArray[np.uint8]:
+    """Records of a stored matrix, in NumPy; see `PackedWeight`.
+
+    Args:
+        codec: The matrix.
+        payload: Its bytes.
+        in_turns: Its halves take turns, see `rows_in_turns`.
+    """
     record_format = RECORD_FORMATS[codec.format]
+    rows = rows_in_turns(codec.shape[0]) if in_turns else slice(None)
     words = codec.decode_words(payload)
     match words:
         case GroupedWords() | Nvfp4Words():
-            return to_records(record_format, words.codes, words.scales)
+            return to_records(record_format, words.codes[rows], words.scales[rows])
         case Fp8RowWords():
-            return to_records(record_format, words.codes)
+            return to_records(record_format, words.codes[rows])
         case _:
-            return to_records(record_format, words.reshape(codec.shape))
+            return to_records(record_format, words.reshape(codec.shape)[rows])
 
 
-def relay(device: CudaDevice, codec: Codec[Any], stored: int, data: int, stream: Stream) -> None:
+def relay(
+    device: CudaDevice,
+    codec: Codec[Any],
+    stored: int,
+    data: int,
+    stream: Stream,
+    *,
+    in_turns: bool = False,
+) -> None:
     """Queue the making of records from a stored matrix.
 
     Args:
@@ -43,6 +73,7 @@ def relay(device: CudaDevice, codec: Codec[Any], stored: int, data: int, stream:
         stored: Address of its payload.
         data: Address of its first record.
         stream: Where to queue it.
+        in_turns: The halves of the matrix take turns, see `rows_in_turns`.
     """
     record_format = RECORD_FORMATS[codec.format]
     N, K = _shape(codec)
@@ -58,6 +89,8 @@ def relay(device: CudaDevice, codec: Codec[Any], stored: int, data: int, stream:
         (records * 64 if grouped else K, INT),
         (tiles, INT),
         (records, INT),
+        (TURN if in_turns else ROWS, INT),
+        (N // 2 if in_turns else ROWS // 2, INT),
     ]
     geometry = Geometry(-(-tiles * records // _WARPS), _WARPS * 32)
     device.kernel(relay_kernel(record_format)).launch(geometry, arguments, stream.handle)

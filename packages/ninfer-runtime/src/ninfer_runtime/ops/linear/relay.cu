@@ -35,42 +35,59 @@ NINFER_DEVICE u32 stored_scale(const u8* scales, int n, int group, int rows, int
   }
 }
 
-// Where the upper BITS bits of element i of a step lie in its word of high bits.
-template <int BITS>
+// Where the upper two bits of element i of a step of q6 lie in its word of high bits.
 NINFER_DEVICE int high_bit(int step, int i) {
-  const int pair = 2 * step + (i >> 1 & 1), rotation = BITS * (pair + (pair & 4 / BITS));
+  const int pair = 2 * step + (i >> 1 & 1), rotation = 2 * (pair + (pair & 2));
   return (4 + 4 * (i & 1) + 16 * (i >> 2) + rotation) & 31;
 }
 
+// Puts element i of a step of q5 into the five words of a lane.
+NINFER_DEVICE void add_q5_code(u32* words, int step, int i, u32 code) {
+  const int j = i & 3, half = 16 * (i >> 2);
+  if (j < 3) {
+    words[step] |= code << (half + 5 * j);
+  } else if (step < 3) {
+    words[4] |= code << (half + 5 * step);
+  } else {
+#pragma unroll
+    for (int b = 0; b < 5; b++) words[b] |= (code >> b & 1) << (half + 15);
+  }
+}
+
+// `tile_rows`: stored rows from what a tile begins with to what the next one does. `distance`: stored
+// rows between what lies 8 rows apart in a tile.
 template <int F>
 __global__ __launch_bounds__(256) void relay_weight_kernel(const u8* __restrict__ codes,
                                                            const u8* __restrict__ high,
                                                            const u8* __restrict__ scales,
                                                            u8* out, int rows, int pitch,
-                                                           int tiles, int records) {
+                                                           int tiles, int records, int tile_rows,
+                                                           int distance) {
   using Shape = RecordShape<F>;
   const u64 index = (u64)blockIdx.x * 8 + threadIdx.x / 32;
   if (index >= (u64)tiles * records) return;
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-  const int row = (int)(index / records) * 16 + g, column = (int)(index % records) * 64;
+  const int first_row = (int)(index / records) * tile_rows, column = (int)(index % records) * 64;
   u32* record = (u32*)(out + index * Shape::BYTES);
 
-  u32 high_words[2] = {0, 0};
+  u32 high_words[2] = {0, 0}, q5_words[5] = {0, 0, 0, 0, 0};
 #pragma unroll
   for (int s = 0; s < 4; s++) {
     u32 e[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       const int k = column + 16 * s + 2 * q + 8 * (i >> 1 & 1) + (i >> 2);
-      e[i] = stored_code<F>(codes, high, row + 8 * (i & 1), k, rows, pitch);
+      e[i] = stored_code<F>(codes, high, first_row + g + distance * (i & 1), k, rows, pitch);
     }
     u32 word = 0;
-    if constexpr (F <= Q6) {
+    if constexpr (F == Q5) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) add_q5_code(q5_words, s, i, e[i]);
+    } else if constexpr (F <= Q6) {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         word |= (e[i] & 15) << 4 * i;
-        if constexpr (F == Q5) high_words[0] |= (e[i] >> 4) << high_bit<1>(s, i);
-        if constexpr (F == Q6) high_words[s >> 1] |= (e[i] >> 4) << high_bit<2>(s & 1, i);
+        if constexpr (F == Q6) high_words[s >> 1] |= (e[i] >> 4) << high_bit(s & 1, i);
       }
       record[lane * 4 + s] = word;
     } else if constexpr (F == NVFP4) {
@@ -93,29 +110,33 @@ __global__ __launch_bounds__(256) void relay_weight_kernel(const u8* __restrict_
             (e[2 * i] | e[2 * i + 4] << 8 | e[2 * i + 1] << 16 | e[2 * i + 5] << 24) ^ flip;
     }
   }
-  if constexpr (F == Q5) record[128 + lane] = high_words[0];
+  if constexpr (F == Q5) {
+#pragma unroll
+    for (int s = 0; s < 4; s++) record[lane * 4 + s] = q5_words[s];
+    record[128 + lane] = q5_words[4];
+  }
   if constexpr (F == Q6) {
     record[128 + 2 * lane] = high_words[0];
     record[129 + 2 * lane] = high_words[1];
   }
   if constexpr (Shape::GROUPS > 0) {
     if (lane < 8) {  // lane g writes the scales of rows g and g + 8
-      const int n = (int)(index / records) * 16 + lane, first = column / 64 * Shape::GROUPS;
+      const int n = first_row + lane, other = n + distance, first = column / 64 * Shape::GROUPS;
       u32* target = record + Shape::SCALES / 4;
       if constexpr (F == NVFP4) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
           target[2 * lane + i] = stored_scale<F>(scales, n, first + 2 * i, rows, pitch) |
-                                 stored_scale<F>(scales, n + 8, first + 2 * i, rows, pitch) << 8 |
+                                 stored_scale<F>(scales, other, first + 2 * i, rows, pitch) << 8 |
                                  stored_scale<F>(scales, n, first + 2 * i + 1, rows, pitch) << 16 |
-                                 stored_scale<F>(scales, n + 8, first + 2 * i + 1, rows, pitch)
+                                 stored_scale<F>(scales, other, first + 2 * i + 1, rows, pitch)
                                      << 24;
       } else {
 #pragma unroll
         for (int i = 0; i < Shape::GROUPS; i++)
           target[Shape::GROUPS * lane + i] =
               stored_scale<F>(scales, n, first + i, rows, pitch) |
-              stored_scale<F>(scales, n + 8, first + i, rows, pitch) << 16;
+              stored_scale<F>(scales, other, first + i, rows, pitch) << 16;
       }
     }
   }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear.schedule import (
+    MEDIUM_COLUMNS,
     SKINNY_COLUMNS,
     WIDE_COLUMNS,
     X_IN_GLOBAL,
     X_IN_SHARED,
+    Medium,
     Problem,
     Schedule,
     Skinny,
@@ -27,6 +29,15 @@ _DECODING_COLUMNS = 192
 """From so many columns on Hopper decodes a weight once: measured, two turns of up to 128 columns are as
 fast for the largest matrix and slower for the others."""
 
+_MEDIUM_FORMATS = ("q4_g64_fp16", "q5_g64_fp16", "nvfp4")
+"""Those that the wide kernel reads slowest."""
+
+_MEDIUM_STAGE = 5
+"""Records of a warp whose x its registers hold."""
+
+_MEDIUM_TILES = 4
+"""For up to so many row tiles of a block, but more than one, it does not pay to load x into registers."""
+
 _RECORD_WEIGHTS = 1024
 _DECODED_BYTES = 4
 """A decoded weight is written and read again, in bf16."""
@@ -41,7 +52,7 @@ def choose(problem: Problem, target: Target) -> Schedule:
     if problem.columns <= SKINNY_COLUMNS:
         return _skinny(problem, target)
     if target.has_wgmma and problem.columns <= WIDE_COLUMNS[-1]:
-        return _wide(problem, target)
+        return _medium(problem, target) or _wide(problem, target)
     raise UnsupportedOpError(
         "linear",
         "cuda",
@@ -85,6 +96,20 @@ def _skinny(problem: Problem, target: Target) -> Skinny:
     return Skinny(x_rows, 8, stage, 0, 2, x_place=X_IN_GLOBAL)
 
 
+def _medium(problem: Problem, target: Target) -> Medium | None:
+    """None where the wide kernel is as fast, or registers do not hold x."""
+    if problem.columns > MEDIUM_COLUMNS or problem.record_format.name not in _MEDIUM_FORMATS:
+        return None
+    if 1 < -(-problem.tiles // target.multiprocessors) <= _MEDIUM_TILES:
+        return None
+    warps = 8 if problem.records <= 8 else 16
+    stage = -(-problem.records // warps)
+    if stage > _MEDIUM_STAGE:
+        return None
+    schedule = Medium(warps, stage, 4 if stage <= 3 else 2)
+    return schedule if schedule.fits(problem, target) else None
+
+
 def _wide(problem: Problem, target: Target) -> Wide:
     x_rows = x_rows_of(problem.columns, target)
     tiles = -(-problem.tiles // target.multiprocessors)
@@ -96,7 +121,10 @@ def _wide(problem: Problem, target: Target) -> Wide:
         groups, row_groups = 5, 5
     else:
         groups, row_groups = 4, 2 if tiles > 4 else 1
-    deep = [Wide(x_rows, groups, row_groups, stage) for stage in (4, 2, 1)]
+    deep = [Wide(x_rows, groups, row_groups, stage) for stage in (8, 4, 2, 1)]
     fitting = [schedule for schedule in deep if schedule.fits(problem, target)]
-    # Three stages hide the loads better than large stages do.
+    if groups == 5 and fitting[0].stage == 8:
+        return fitting[0]
+    # Three stages hide the loads better than large stages do, but for stages as large as that.
+    fitting = [schedule for schedule in fitting if schedule.stage < 8]
     return next((s for s in fitting if s.stages(problem, target) >= 3), fitting[0])

@@ -10,13 +10,15 @@ of which the pair (e, e+4) is one register of the A operand of ``mma.m16n8k16``.
 record, in this order:
 
 =====  ==========================================================================================
-codes  4 bits: 32 lanes x 4 steps of a 32-bit word, element e at bits 4e; nvfp4 has an order of bits
-       in which half of the codes are taken out with one instruction (`_NVFP4_BITS`). 8 bits: two
-       halves of 32 lanes x 2 steps x (0, 4, 1, 5), (2, 6, 3, 7); q8 with the top bit flipped.
-       bf16: four steps of 32 lanes x (0, 4, 1, 5, 2, 6, 3, 7).
-high   The remaining bits: q5 a word a lane, q6 two, for two steps each. One rotation of the word
+codes  q4 and the lower 4 bits of q6: 32 lanes x 4 steps of a 32-bit word, element e at bits 4e; nvfp4
+       has an order of bits in which half of the codes are taken out with one instruction
+       (`_NVFP4_BITS`). q5: 32 lanes x 4 words, then 32 lanes x 1 word, whose halves hold three codes
+       each and a bit of a 16th (`_Q5_PLACES`). 8 bits: two halves of 32 lanes x 2 steps x
+       (0, 4, 1, 5), (2, 6, 3, 7); q8 with the top bit flipped. bf16: four steps of 32 lanes x
+       (0, 4, 1, 5, 2, 6, 3, 7).
+high   The remaining bits of q6: 32 lanes x 2 words, for two steps each. One rotation of the word
        brings the bits of elements 2p, 2p+1, 2p+4, 2p+5 of a step to bits 4, 8, 20 and 24, where they
-       continue the low bits (`_high_places`).
+       continue the low bits (`_HIGH_PLACES`).
 scale  rows g and g+8 of a group side by side: q4, q5, q6 one pair for each g, q8 two, nvfp4 four.
 =====  ==========================================================================================
 
@@ -25,6 +27,7 @@ Nothing is added or lost but padding: rows to 16 and columns to what the stored 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +40,7 @@ ROWS, COLUMNS = 16, 64
 """Size of a record."""
 
 Codes = NDArray[np.integer[Any]]
+Places = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,29 @@ _NVFP4_BITS = ((9, 10, 11, 15), (0, 1, 2, 6), (3, 4, 5, 8), (12, 13, 14, 7))
 """Where bits 0 to 3 of elements 0 to 3 lie in the lower half of a word; 4 to 7 in the upper half."""
 
 _BYTE_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def _q5_place(step: int, e: int) -> list[int]:
+    """Where the bits of an element lie among the 160 of a lane."""
+    register, half = e % 4, 16 * (e // 4)
+    if register < 3:
+        return [32 * step + half + 5 * register + bit for bit in range(5)]
+    if step < 3:
+        return [32 * 4 + half + 5 * step + bit for bit in range(5)]
+    return [32 * word + half + 15 for word in range(5)]
+
+
+def _high_place(step: int, e: int) -> list[int]:
+    """Where the upper two bits of an element of q6 lie in the word of two steps."""
+    pair = 2 * step + e // 2 % 2
+    bit = (4 + 4 * (e % 2) + 16 * (e // 4) + 2 * (pair + (pair & 2))) % 32
+    return [bit, bit + 1]
+
+
+_LOW_PLACES = [range(4 * e, 4 * e + 4) for e in range(8)]
+_NVFP4_PLACES = [[16 * half + bit for bit in bits] for half in range(2) for bits in _NVFP4_BITS]
+_Q5_PLACES = [_q5_place(step, e) for step in range(4) for e in range(8)]
+_HIGH_PLACES = [_high_place(step, e) for step in range(2) for e in range(8)]
 
 
 def to_records(
@@ -222,46 +249,35 @@ def _code_parts(record_format: RecordFormat, elements: Codes) -> list[NDArray[np
         return [_bytes(words.swapaxes(2, 3))]
     unsigned = elements.astype(np.uint32) & np.uint32((1 << bits) - 1)
     if record_format.name == "nvfp4":
-        places = _NVFP4_BITS + tuple(tuple(p + 16 for p in place) for place in _NVFP4_BITS)
-        return [_bytes(_gather(unsigned, places))]
-    parts = [_bytes(_gather(unsigned, [range(4 * e, 4 * e + 4) for e in range(8)]))]
-    if bits > 4:
-        parts.append(_bytes(_high_words(unsigned >> np.uint32(4), bits - 4)))
+        return [_bytes(_gather(unsigned, _NVFP4_PLACES))]
+    if bits == 5:
+        words = _gather(unsigned.reshape(*unsigned.shape[:3], 32), _Q5_PLACES, 5)
+        return [_bytes(words[..., :4]), _bytes(words[..., 4])]
+    parts = [_bytes(_gather(unsigned, _LOW_PLACES))]
+    if bits == 6:
+        together = (unsigned >> np.uint32(4)).reshape(*unsigned.shape[:3], 2, 16)
+        parts.append(_bytes(_gather(together, _HIGH_PLACES)))
     return parts
 
 
-def _gather(elements: NDArray[np.uint32], places: Any) -> NDArray[np.uint32]:
-    """Words in which bit i of element e lies at ``places[e][i]``."""
-    words = np.zeros(elements.shape[:-1], np.uint32)
+def _gather(elements: NDArray[np.uint32], places: Places, count: int = 1) -> NDArray[np.uint32]:
+    """`count` words, of whose bits ``places[e][i]`` is bit i of element e."""
+    words = np.zeros((*elements.shape[:-1], count), np.uint32)
     for e, place in enumerate(places):
         for i, bit in enumerate(place):
-            words |= (elements[..., e] >> np.uint32(i) & np.uint32(1)) << np.uint32(bit)
+            found = elements[..., e] >> np.uint32(i) & np.uint32(1)
+            words[..., bit // 32] |= found << np.uint32(bit % 32)
     return words
 
 
-def _scatter(words: NDArray[np.uint32], places: Any) -> NDArray[np.uint32]:
-    elements = np.zeros((*words.shape, len(places)), np.uint32)
+def _scatter(words: NDArray[np.uint32], places: Places) -> NDArray[np.uint32]:
+    """The elements that `_gather` was given, of words [..., count]."""
+    elements = np.zeros((*words.shape[:-1], len(places)), np.uint32)
     for e, place in enumerate(places):
         for i, bit in enumerate(place):
-            elements[..., e] |= (words >> np.uint32(bit) & np.uint32(1)) << np.uint32(i)
+            found = words[..., bit // 32] >> np.uint32(bit % 32) & np.uint32(1)
+            elements[..., e] |= found << np.uint32(i)
     return elements
-
-
-def _high_places(bits: int) -> list[range]:
-    """Where the upper bits of the elements of all steps of a word lie: 32 / (8 · bits) steps."""
-    places = []
-    for step in range(4 // bits):
-        for e in range(8):
-            pair = 2 * step + e // 2 % 2
-            rotation = bits * (pair + (pair & 4 // bits))
-            bit = (4 + 4 * (e % 2) + 16 * (e // 4) + rotation) % 32
-            places.append(range(bit, bit + bits))
-    return places
-
-
-def _high_words(high: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
-    together = high.reshape(*high.shape[:3], bits, 32 // bits)
-    return _gather(together, _high_places(bits))
 
 
 def _elements(record_format: RecordFormat, data: NDArray[np.uint8]) -> Codes:
@@ -278,14 +294,17 @@ def _elements(record_format: RecordFormat, data: NDArray[np.uint8]) -> Codes:
         if record_format.groups:
             return (words ^ np.uint8(0x80)).view(np.int8).astype(np.int32)
         return words.astype(np.int32)
-    low = np.ascontiguousarray(head[..., :512]).view("<u4").reshape(tiles, records, 32, 4)
+    low, high = (np.ascontiguousarray(part).view("<u4") for part in np.split(head, [512], axis=-1))
+    low = low.reshape(tiles, records, 32, 4)
     if record_format.name == "nvfp4":
-        places = _NVFP4_BITS + tuple(tuple(p + 16 for p in place) for place in _NVFP4_BITS)
-        return _scatter(low, places).astype(np.int32)
-    codes = _scatter(low, [range(4 * e, 4 * e + 4) for e in range(8)])
-    if bits > 4:
-        high = np.ascontiguousarray(head[..., 512:]).view("<u4")
-        high = high.reshape(tiles, records, 32, bits - 4)
-        codes |= _scatter(high, _high_places(bits - 4)).reshape(codes.shape) << np.uint32(4)
+        return _scatter(low[..., None], _NVFP4_PLACES).astype(np.int32)
+    if bits == 5:
+        words = np.concatenate([low, high[..., None]], axis=-1)
+        codes = _scatter(words, _Q5_PLACES).reshape(tiles, records, 32, 4, 8)
+    else:
+        codes = _scatter(low[..., None], _LOW_PLACES)
+    if bits == 6:
+        pairs = high.reshape(tiles, records, 32, 2, 1)
+        codes |= _scatter(pairs, _HIGH_PLACES).reshape(codes.shape) << np.uint32(4)
     signed = codes.astype(np.int32)
     return np.where(signed >> (bits - 1), signed - (1 << bits), signed)

@@ -3,10 +3,12 @@
 // One warp streams records and activations through a ring that all warpgroups read. A warpgroup owns
 // 64 rows (four row tiles) of a pass, or shares them with others that take other parts of K. Weights
 // are decoded into registers and multiplied from there; the tensor cores read the activations in
-// shared memory by themselves.
+// shared memory by themselves. Up to 16 columns medium.cu is faster for most formats.
+#include "ninfer/activation_rows.cuh"
 #include "ninfer/async_copy.cuh"
 #include "ninfer/launch_order.cuh"
 #include "ninfer/prelude.cuh"
+#include "ninfer/product_result.cuh"
 #include "ninfer/wgmma_records.cuh"
 
 #if NINFER_HAS_WGMMA
@@ -22,12 +24,15 @@ constexpr int multiplier_registers(int groups) {
 
 // F: weight format. N: columns of x in memory (16, 32, 64 or 128). G: warpgroups that multiply.
 // KC: records of a warpgroup and row tile in a stage. `row_groups` warpgroups take different
-// rows, G / row_groups different parts of K. `beside`: as in skinny.cu.
-template <int F, int N, int G, int KC>
+// rows, G / row_groups different parts of K. `beside` and RESULT: as in skinny_product.cuh; what products will
+// read is stored as tiles for wgmma, and nothing is added to a residual.
+template <int F, int N, int G, int KC, int RESULT>
 __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
     const u8* __restrict__ weight, const u8* x, void* y, const float* __restrict__ row_scale,
     const float* column_scale, int tiles, int rows, int columns, int stride, int records,
-    int float_output, int row_groups, int stages, int beside) {
+    int float_output, int row_groups, int stages, int beside, u32* half, float* half_factor,
+    u32* words, float* words_factor) {
+  static_assert(RESULT != ADDED, "no kernel");
   constexpr int BYTES = RecordShape<F>::BYTES, X_TILE = N * 128;
   const u32 shared = (shared_address(dynamic_shared) + 1023) & ~1023u;
   const int lane = threadIdx.x & 31, warp = warp_index();
@@ -35,7 +40,8 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
   const u32 x_stage = stage_records * X_TILE, tile_stage = stage_records * BYTES;
   const u32 full = shared, empty = shared + stages * 8;
   const u32 x_at = shared + 1024, weight_at = x_at + stages * x_stage;
-  const u32 weight_stage = row_groups * 4 * tile_stage;
+  const int most_tiles = (tiles + (int)gridDim.x - 1) / (int)gridDim.x;  // of a block
+  const u32 weight_stage = min_int(row_groups * 4, most_tiles) * tile_stage;
   const u32 sums_at = weight_at + stages * weight_stage;
 
   const int begin = (int)((u64)blockIdx.x * tiles / gridDim.x);
@@ -101,10 +107,23 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
     const int group = warp >> 2, row_group = group / k_groups, k_group = group % k_groups;
     const int my_tile = row_group * 4 + (warp & 3);
     const u32 my_records = weight_at + my_tile * tile_stage + k_group * KC * BYTES;
-    const u32 my_x = x_at + k_group * KC * X_TILE;
+    const u32 my_x = wgmma_descriptor(x_at + k_group * KC * X_TILE);
+    const ActivationRows products = {half, half_factor, words, words_factor, N};
+    if (RESULT == GATED && blockIdx.x == 0 && threadIdx.x < columns)
+      products.store_factors(threadIdx.x, FIXED_FACTOR);
+    const auto store_element = [&](u64 at, float v) {
+      if (float_output)
+        ((float*)y)[at] = v;
+      else
+        ((u16*)y)[at] = float_to_bf16(v);
+    };
+    const auto store_gated = [&](int column, int row, float v) {
+      if (y) store_element((u64)column * stride + row, v);
+      products.store_element(column, row, float_to_bf16(v));
+    };
     Multiplier<F, N> product = {};
     int slot = 0, held = -1;  // held: the stage before, while its last record is in flight
-    u32 phase = 0;
+    u32 phase = 0, record = my_records, x_tile = my_x;  // of the stage in `slot`
     const auto release = [&]() {
       if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
       held = -1;
@@ -115,14 +134,17 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
       for (int left = records; left > 0; left -= stage_records) {
         barrier_wait(full + 8 * slot, phase);
         const int count = group_valid ? min_int(KC, left - k_group * KC) : 0;
-        const u32 record = my_records + slot * weight_stage;
-        const u32 x_tile = wgmma_descriptor(my_x + slot * x_stage);
+        const auto step = [&](int i) {
+          product.step(record + i * BYTES, valid, lane, i & 1, x_tile + i * (X_TILE / 16));
+          if (i == 0) release();  // of the stage before
+        };
+        if (count == KC) {
 #pragma unroll
-        for (int i = 0; i < KC; i++) {
-          if (i < count) {
-            product.step(record + i * BYTES, valid, lane, i & 1, x_tile + i * (X_TILE / 16));
-            if (i == 0) release();  // of the stage before
-          }
+          for (int i = 0; i < KC; i++) step(i);
+        } else {
+#pragma unroll
+          for (int i = 0; i < KC - 1; i++)
+            if (i < count) step(i);
         }
         if (count < KC || KC % 2 == 1) {  // the next stage begins with slot 0 again
           product.finish();
@@ -133,9 +155,13 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
         } else {
           held = slot;
         }
+        record += weight_stage;
+        x_tile += x_stage / 16;
         if (++slot == stages) {
           slot = 0;
           phase ^= 1;
+          record = my_records;
+          x_tile = my_x;
         }
       }
       product.finish();
@@ -154,8 +180,12 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
         if (k_group == 0) {
           for (int g = 0; g < k_groups - 1; g++)
 #pragma unroll
-            for (int j = 0; j < N / 2; j++)
-              acc[j] += load_shared_float(sums + g * PART + j / 4 * 2048 + j % 4 * 4);
+            for (int j = 0; j < N / 2; j += 4) {
+              float part[4];
+              load_shared_floats(sums + g * PART + j / 4 * 2048, part);
+#pragma unroll
+              for (int i = 0; i < 4; i++) acc[j + i] += part[i];
+            }
         }
         asm volatile("bar.sync 1, %0;" ::"n"(G * 128) : "memory");
       }
@@ -168,11 +198,17 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
             float v = acc[j] * record_factor<F>();
             if constexpr (F != BF16) v *= column_scale[column];
             if (row_scale) v *= row_scale[row];
-            const u64 at = (u64)column * stride + row;
-            if (float_output)
-              ((float*)y)[at] = v;
-            else
-              ((u16*)y)[at] = float_to_bf16(v);
+            acc[j] = v;
+            if (RESULT == STORED) store_element((u64)column * stride + row, v);
+          }
+        }
+        if constexpr (RESULT == GATED) {
+#pragma unroll
+          for (int j = 0; j < N / 4; j++) {
+            const int column = j / 2 * 8 + 2 * (lane & 3) + (j & 1);
+            const float* gate = acc + j / 2 * 4 + (j & 1);
+            const float v = silu(gate[0]) * gate[2];  // what is gated is 8 rows further
+            if (column < columns) store_gated(column, tile * 8 + (lane >> 2), v);
           }
         }
       }

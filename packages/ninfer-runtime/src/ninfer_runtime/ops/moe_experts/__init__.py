@@ -8,7 +8,7 @@ from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 from ninfer_runtime.ops.arguments import check_dtype, check_rank, check_shape, output
 from ninfer_runtime.ops.linear import Weight
-from ninfer_runtime.ops.moe_router import Routing, check_routing
+from ninfer_runtime.ops.moe_router import Routing, check_routing, moe_router
 from ninfer_runtime.ops.registry import call, register
 
 OP = "moe_experts"
@@ -39,6 +39,33 @@ class ExpertWeights:
         return self.gate_up, self.down, self.shared_gate_up, self.shared_down
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertsProduct:
+    """What a layer would return: the op that takes it computes it, and what follows from it.
+
+    Attributes:
+        x: [T, D].
+        router: [E + 1, D], as for `moe_router`.
+        weights: The matrices.
+        experts_per_token: A.
+    """
+
+    x: Tensor
+    router: Tensor
+    weights: ExpertWeights
+    experts_per_token: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and D."""
+        return self.x.shape[0], self.x.shape[1]
+
+    def compute(self) -> Tensor:
+        """The tensor [T, D]."""
+        routing = moe_router(self.x, self.router, experts_per_token=self.experts_per_token)
+        return moe_experts(self.x, routing, self.weights)
+
+
 def moe_experts(
     x: Tensor, routing: Routing, weights: ExpertWeights, *, out: Tensor | None = None
 ) -> Tensor:
@@ -51,7 +78,7 @@ def moe_experts(
     a token gets depends on no other token but for the rounding of sums.
 
     Args:
-        x: [T, D], fp32 or bf16, possibly strided.
+        x: [T, D], fp32 or bf16, possibly strided; or what `add_product_rms_norm` returns.
         routing: Of the T tokens; its experts are in 0..E-1. A caller that does not have it from
             `moe_router` checks before: an expert outside is undefined.
         weights: The matrices.
@@ -67,21 +94,22 @@ def moe_experts(
     check_rank(OP, "experts", routing.experts, "T A")
     T, D = x.shape
     check_routing(OP, routing, T, routing.experts.shape[1])
-    _check_weights(weights, D)
+    check_weights(OP, weights, D)
     out = output(OP, out, x)
     call(OP, x, *routing.tensors, *weights.all, out)
     return out
 
 
-def _check_weights(weights: ExpertWeights, D: int) -> None:
+def check_weights(op: str, weights: ExpertWeights, D: int) -> None:
+    """Refuse matrices that do not fit together, or rows of D values."""
     for name, weight in zip(weights.__dataclass_fields__, weights.all, strict=True):
         if isinstance(weight, Tensor):
-            check_rank(OP, name, weight, "N K")
-            check_dtype(OP, name, weight)
+            check_rank(op, name, weight, "N K")
+            check_dtype(op, name, weight)
     rows, inner = weights.down.shape
     if rows % D:
-        raise OpArgumentError(OP, "down", expected=f"a multiple of {D} rows", found=rows)
-    check_shape(OP, "gate_up", weights.gate_up, (rows // D * 2 * inner, D))
+        raise OpArgumentError(op, "down", expected=f"a multiple of {D} rows", found=rows)
+    check_shape(op, "gate_up", weights.gate_up, (rows // D * 2 * inner, D))
     shared = weights.shared_down.shape[1]
-    check_shape(OP, "shared_down", weights.shared_down, (D, shared))
-    check_shape(OP, "shared_gate_up", weights.shared_gate_up, (2 * shared, D))
+    check_shape(op, "shared_down", weights.shared_down, (D, shared))
+    check_shape(op, "shared_gate_up", weights.shared_gate_up, (2 * shared, D))

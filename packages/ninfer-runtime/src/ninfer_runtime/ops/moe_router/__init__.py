@@ -46,7 +46,8 @@ def moe_router(
     weights that are none.
 
     Args:
-        x: [T, D], fp32 or bf16, possibly strided.
+        x: [T, D], fp32 or bf16, possibly strided; or what `add_product_rms_norm` returns, whose norm
+            is then finished after the choice, that it does not change.
         weight: [E + 1, D], fp32 or bf16: the rows of the E experts, then the shared expert's.
         experts_per_token: A, 1..E.
         out: Where the result goes. By default new tensors.
@@ -55,24 +56,34 @@ def moe_router(
         OpArgumentError: A shape or dtype is not as above.
     """
     op, A = "moe_router", experts_per_token
+    check_router(op, x, weight, A)
+    if out is None:
+        out = new_routing(x, A)
+    check_routing(op, out, x.shape[0], A)
+    call(op, x, weight, *out.tensors)
+    return out
+
+
+def check_router(op: str, x: Tensor, weight: Tensor, experts_per_token: int) -> None:
+    """Refuse rows and weights that do not fit together, or another number of experts than they have."""
     check_rank(op, "x", x, "T D")
     check_dtype(op, "x", x)
     check_rank(op, "weight", weight, "E+1 D")
     check_dtype(op, "weight", weight)
-    T, D = x.shape
     E = weight.shape[0] - 1
-    check_shape(op, "weight", weight, (E + 1, D))
-    if not 1 <= A <= E:
-        raise OpArgumentError(op, "experts_per_token", expected=f"1..{E}", found=A)
-    if out is None:
-        out = Routing(
-            x.device.empty((T, A), DType.INT32),
-            x.device.empty((T, A), DType.FP32),
-            x.device.empty((T,), DType.FP32),
-        )
-    check_routing(op, out, T, A)
-    call(op, x, weight, *out.tensors)
-    return out
+    check_shape(op, "weight", weight, (E + 1, x.shape[1]))
+    if not 1 <= experts_per_token <= E:
+        raise OpArgumentError(op, "experts_per_token", expected=f"1..{E}", found=experts_per_token)
+
+
+def new_routing(x: Tensor, experts_per_token: int) -> Routing:
+    """A routing of the rows of `x` that is still to be written."""
+    T, A = x.shape[0], experts_per_token
+    return Routing(
+        x.device.empty((T, A), DType.INT32),
+        x.device.empty((T, A), DType.FP32),
+        x.device.empty((T,), DType.FP32),
+    )
 
 
 def check_routing(op: str, routing: Routing, T: int, A: int) -> None:

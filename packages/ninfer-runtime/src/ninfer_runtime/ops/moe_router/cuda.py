@@ -10,10 +10,15 @@ from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import UnsupportedOpError
+from ninfer_runtime.ops.linear.cuda import norm_arguments
 from ninfer_runtime.ops.moe_router.cases import MODEL_SIZES
+from ninfer_runtime.ops.product_input import PackedActivations, ProductInput
 
 SOURCE = "ops/moe_router/moe_router.cu"
 WARPS = 8
+COLUMN_CHUNK = 32
+"""Columns of K that lie together in the order of products."""
+
 ROWS, COLUMNS = 16, 8
 MAX_COLUMN_BLOCKS = 16
 CHUNKS = (1, 8, 16)
@@ -61,26 +66,28 @@ def moe_router(
     (T, D), E, A = x.shape, weight.shape[0] - 1, experts.shape[1]
     instance = _instance(D, E)
     results = (experts, weights, shared_weights)
+    words = unfinished_words(x)
     if (
         instance is None
         or D % COLUMNS
         or A > MOST_CHOICES
         or x.dtype is not DType.BF16
         or weight.dtype is not DType.BF16
-        or not (is_aligned(x) and is_aligned(weight))
+        or not (words or is_aligned(x))
+        or not is_aligned(weight)
         or not all(map(is_contiguous, (weight, *results)))
     ):
         raise UnsupportedOpError("moe_router", "cuda", detail=f"{x!r}, {weight!r}, {A} of {E}")
     if T == 0:
         return
     device = device_of(x)
+    rows = _row_arguments(x, words)
     if T <= TOKENS_AT_ONCE and device.target.has_clusters and D <= FEW_WIDTH and E <= FEW_EXPERTS:
         device.launch(
             FEW_KERNEL,
             Geometry(-(-T // COLUMNS) * CLUSTER, 2 * WARPS * 32, cluster=CLUSTER, overlap=True),
             [
-                pointer(x),
-                *longs(element_strides(x)[0]),
+                *rows,
                 pointer(weight),
                 *integers(D, T, E, A),
                 *map(pointer, results),
@@ -101,8 +108,7 @@ def moe_router(
             scores_kernel(*instance),
             Geometry(tiles * column_blocks, WARPS * 32, overlap=True),
             [
-                pointer(x),
-                *longs(element_strides(x)[0]),
+                *rows,
                 pointer(weight),
                 *integers(D, tiles, column_blocks, int(at_once)),
                 *choice,
@@ -111,6 +117,22 @@ def moe_router(
         if not at_once:
             geometry = Geometry(-(-T // WARPS), WARPS * 32, overlap=True)
             device.launch(choice_kernel(instance[1]), geometry, choice)
+
+
+def unfinished_words(x: Tensor) -> PackedActivations | None:
+    """The rows as bf16 in the order of products if their norm is to be finished, else None."""
+    words = x.bf16 if isinstance(x, ProductInput) else None
+    return words if words and words.norm else None
+
+
+def _row_arguments(x: Tensor, words: PackedActivations | None) -> list[Argument]:
+    """Where the rows lie, and the norm that is to be finished."""
+    chunk = COLUMN_CHUNK
+    if words is None:
+        strides = longs(element_strides(x)[0], chunk)
+        return [pointer(x), *strides, *integers(0), *norm_arguments(None)[:-1]]
+    strides = longs(chunk, chunk * words.x_rows)
+    return [(words.data, POINTER), *strides, *integers(1), *norm_arguments(words.norm)[:-1]]
 
 
 def _instance(D: int, E: int) -> tuple[int, int] | None:

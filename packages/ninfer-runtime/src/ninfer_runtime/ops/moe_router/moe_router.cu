@@ -1,9 +1,11 @@
 // Scores of the experts on tensor cores, and the choice of the best ones of each token.
 #include "ninfer/cluster.cuh"
 #include "ninfer/elements.cuh"
+#include "ninfer/expert_choice.cuh"
 #include "ninfer/launch_order.cuh"
 #include "ninfer/mma.cuh"
 #include "ninfer/reduce.cuh"
+#include "ninfer/residual_sums.cuh"
 
 namespace ninfer {
 
@@ -25,72 +27,51 @@ NINFER_DEVICE u32 count_arrival(u32* counter) {
   return before;
 }
 
+// The rows of the tokens: 32 columns of K lie together, as they are or as a B fragment
+// (ActivationRows).
+struct TokenRows {
+  const u16* x;
+  i64 row_stride, chunk_stride;  // in elements, the second one from 32 columns to the next
+  int size, tokens;
+  bool fragments;
+  DeferredNorm norm;
+
+  // Eight values of a token at column `k`, of weights' rows those that `arrange` has put there.
+  NINFER_DEVICE uint4 load(int token, int k) const {
+    if (token >= tokens || k >= size) return make_uint4(0, 0, 0, 0);
+    return load_global_16(x + (k >> 5) * chunk_stride + token * row_stride + (k & 31));
+  }
+  // Weights of neighbouring columns from a multiple of 32 on, which four neighbouring lanes hold, in the
+  // order of the values of `load`.
+  NINFER_DEVICE uint4 arrange(const uint4& weights) const {
+    u32 r[4] = {weights.x, weights.y, weights.z, weights.w};
+    if (fragments) transpose_over_four_lanes(r);
+    return make_uint4(r[0], r[1], r[2], r[3]);
+  }
+  // What the products of a token are still to be multiplied with, by a warp.
+  NINFER_DEVICE float factor(int token, int lane) const {
+    return norm.squares ? norm.factor(token, lane, 1.f) : 1.f;
+  }
+};
+
+// Where the choices go.
 struct Choice {
-  int tokens, experts, per_token;
+  int experts, per_token;
   int* chosen;            // [T, A]
   float* weights;         // [T, A]
   float* shared_weights;  // [T]
-};
 
-// A number that is the larger, the larger the score; 1 for what is not a number.
-NINFER_DEVICE u32 order_of(float score) {
-  const u32 bits = __float_as_uint(score + 0.f);  // -0 equals +0
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 1;
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-NINFER_DEVICE float score_of(u32 order) {
-  return __uint_as_float(order >> 31 ? order & 0x7fffffffu : ~order);
-}
-
-// One warp chooses for one token; lane l looks at experts l, l + 32, ... and keeps the l-th choice.
-// score(expert) is that of an expert, or behind them of the shared one.
-template <int HELD, class Score>
-NINFER_DEVICE void choose_experts(const Choice& c, int token, int lane, Score score) {
-  u32 held[HELD];
-  bool bad = false;
-#pragma unroll
-  for (int i = 0; i < HELD; i++) {
-    const int expert = i * 32 + lane;
-    held[i] = 0;  // none
-    if (expert < c.experts) held[i] = order_of(score(expert));
-    bad |= held[i] == 1;
-  }
-  bad = __any_sync(~0u, bad);
-
-  u32 my_order = 0, my_expert = 0;
-  for (int a = 0; a < c.per_token; a++) {
-    u32 best[HELD];
-#pragma unroll
-    for (int i = 0; i < HELD; i++) best[i] = held[i];
-#pragma unroll
-    for (int d = HELD / 2; d > 0; d /= 2)
-#pragma unroll
-      for (int i = 0; i < d; i++) best[i] = max(best[i], best[i + d]);
-    const u32 winner = __reduce_max_sync(~0u, best[0]);
-    u32 expert = ~0u;
-#pragma unroll
-    for (int i = HELD - 1; i >= 0; i--)
-      if (held[i] == winner) expert = i * 32 + lane;
-    const u32 chosen = __reduce_min_sync(~0u, expert);
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-      if (i * 32 + lane == chosen) held[i] = 0;
-    if (lane == a) {
-      my_order = winner;
-      my_expert = chosen;
+  // By one warp; score(experts) is that of the shared expert.
+  template <int HELD, class Score>
+  NINFER_DEVICE void make(int token, int lane, float factor, Score score) const {
+    const Chosen mine = choose_experts<HELD>(experts, per_token, lane, factor, score);
+    if (lane < per_token) {
+      chosen[(i64)token * per_token + lane] = mine.expert;
+      weights[(i64)token * per_token + lane] = mine.weight;
     }
+    if (lane == 0) shared_weights[token] = shared_weight_of(score(experts) * factor);
   }
-
-  const float mine = score_of(my_order), largest = __shfl_sync(~0u, mine, 0);
-  const float exponential = lane < c.per_token ? expf(mine - largest) : 0.f;
-  const float sum = warp_sum(exponential);
-  if (lane < c.per_token) {
-    const i64 at = (i64)token * c.per_token + lane;
-    c.chosen[at] = my_expert;
-    c.weights[at] = bad ? __uint_as_float(0x7fffffffu) : exponential / sum;
-  }
-  if (lane == 0) c.shared_weights[token] = 1.f / (1.f + expf(-score(c.experts)));
-}
+};
 
 // A row tile of weights, one warp's part of K: CHUNKS chunks of 32 values. The order of values inside a
 // product is free as long as both operands share it: a lane takes eight neighbouring ones of a row,
@@ -99,32 +80,30 @@ template <int CHUNKS>
 struct ScoreTile {
   uint4 a[CHUNKS][2];
 
-  NINFER_DEVICE void load(const u16* weight, int first_row, int rows, int size, int part,
+  NINFER_DEVICE void load(const TokenRows& x, const u16* weight, int first_row, int rows, int part,
                           int lane) {
     const int g = lane >> 2, q = lane & 3;
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-      const int k = (part * CHUNKS + i) * 32 + q * 8;
+    for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const int row = first_row + g + 8 * h;
+        const int row = first_row + g + 8 * h, k = (part * CHUNKS + i) * 32 + q * 8;
         a[i][h] = make_uint4(0, 0, 0, 0);
-        if (row < rows && k < size) a[i][h] = *(const uint4*)(weight + (i64)row * size + k);
+        if (row < rows && k < x.size) a[i][h] = *(const uint4*)(weight + (i64)row * x.size + k);
       }
-    }
   }
 
   // Sums for the 8 tokens from `first_token` on: rows g, g + 8, tokens 2q, 2q + 1.
-  NINFER_DEVICE void multiply(float* acc, const u16* x, i64 stride, int first_token, int tokens,
-                              int size, int part, int lane) const {
-    const int token = first_token + (lane >> 2), q = lane & 3;
+  NINFER_DEVICE void multiply(float* acc, const TokenRows& x, int first_token, int part, int lane) {
     uint4 b[CHUNKS];
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-      const int k = (part * CHUNKS + i) * 32 + q * 8;
-      b[i] = make_uint4(0, 0, 0, 0);
-      if (token < tokens && k < size) b[i] = load_global_16(x + token * stride + k);
-    }
+    for (int i = 0; i < CHUNKS; i++)
+      b[i] = x.load(first_token + (lane >> 2), (part * CHUNKS + i) * 32 + (lane & 3) * 8);
+    // Once, as fragments are of 8 tokens at most, and after all loads have begun.
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) a[i][h] = x.arrange(a[i][h]);
     float sum[4][4] = {};  // products that wait for one another less
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
@@ -149,23 +128,26 @@ NINFER_DEVICE void leave_sums(float (*sums)[ROWS], const float* acc, int lane) {
 // chooses for its tokens. `scores`: [T, pitch].
 template <int CHUNKS, int HELD>
 __global__ __launch_bounds__(WARPS * 32, CHUNKS > 8 ? 1 : 2) void moe_scores_kernel(
-    const u16* x, i64 x_stride, const u16* __restrict__ weight, int size, int tiles,
-    int column_blocks, int choose, float* scores, int pitch, int tokens, int experts, int per_token,
-    int* chosen, float* weights, float* shared_weights) {
+    const u16* x, i64 row_stride, i64 chunk_stride, int fragments, const float* squares,
+    int square_count, float inverse_size, float eps, const u16* __restrict__ weight, int size,
+    int tiles, int column_blocks, int choose, float* scores, int pitch, int tokens, int experts,
+    int per_token, int* chosen, float* weights, float* shared_weights) {
   __shared__ float sums[2][WARPS][COLUMNS][ROWS];
-  const Choice c = {tokens, experts, per_token, chosen, weights, shared_weights};
+  const TokenRows token_rows = {x, row_stride, chunk_stride, size, tokens, fragments != 0,
+                              {squares, square_count, inverse_size, eps}};
+  const Choice choice = {experts, per_token, chosen, weights, shared_weights};
   const int lane = threadIdx.x & 31, warp = warp_index();
   const int tile = blockIdx.x % tiles, column_block = blockIdx.x / tiles;
   const int groups = (tokens + COLUMNS - 1) / COLUMNS;
   ScoreTile<CHUNKS> rows;
-  rows.load(weight, tile * ROWS, experts + 1, size, warp, lane);
-  wait_for_previous_kernels();
+  rows.load(token_rows, weight, tile * ROWS, experts + 1, warp, lane);
   let_next_kernel_start();
+  wait_for_previous_kernels();
 
   int turn = 0;
   for (int group = column_block; group < groups; group += column_blocks, turn ^= 1) {
     float acc[4];
-    rows.multiply(acc, x, x_stride, group * COLUMNS, tokens, size, warp, lane);
+    rows.multiply(acc, token_rows, group * COLUMNS, warp, lane);
     leave_sums(sums[turn][warp], acc, lane);
     __syncthreads();
     const int column = threadIdx.x / ROWS, row = threadIdx.x % ROWS;
@@ -190,7 +172,7 @@ __global__ __launch_bounds__(WARPS * 32, CHUNKS > 8 ? 1 : 2) void moe_scores_ker
   for (int group = column_block; group < groups; group += column_blocks) {
     const int token = group * COLUMNS + warp;
     if (token < tokens)
-      choose_experts<HELD>(c, token, lane, [&](int expert) {
+      choice.make<HELD>(token, lane, token_rows.factor(token, lane), [&](int expert) {
         return __ldcg(scores + (i64)token * pitch + expert);
       });
   }
@@ -202,12 +184,12 @@ __global__ __launch_bounds__(WARPS * 32) void moe_choice_kernel(const float* sco
                                                            int tokens, int experts, int per_token,
                                                            int* chosen, float* weights,
                                                            float* shared_weights) {
-  wait_for_previous_kernels();
   let_next_kernel_start();
-  const Choice c = {tokens, experts, per_token, chosen, weights, shared_weights};
+  wait_for_previous_kernels();
+  const Choice choice = {experts, per_token, chosen, weights, shared_weights};
   const int token = blockIdx.x * WARPS + warp_index();
   if (token < tokens)
-    choose_experts<HELD>(c, token, threadIdx.x & 31, [&](int expert) {
+    choice.make<HELD>(token, threadIdx.x & 31, 1.f, [&](int expert) {
       return __ldcg(scores + (i64)token * pitch + expert);
     });
 }
@@ -220,32 +202,36 @@ constexpr int CLUSTER_CHUNKS = 8, CLUSTER_HELD = 8;  // D up to 2048, E up to 25
 // A cluster computes the scores of 8 tokens, each block those of 32 experts and of an eighth of the
 // shared one's K, and hands those of the i-th token to block i, which chooses for it.
 __global__ __launch_bounds__(2 * WARPS * 32, 1) void moe_route_few_kernel(
-    const u16* x, i64 x_stride, const u16* __restrict__ weight, int size, int tokens, int experts,
-    int per_token, int* chosen, float* weights, float* shared_weights) {
+    const u16* x, i64 row_stride, i64 chunk_stride, int fragments, const float* squares,
+    int square_count, float inverse_size, float eps, const u16* __restrict__ weight, int size,
+    int tokens, int experts, int per_token, int* chosen, float* weights, float* shared_weights) {
+  const TokenRows token_rows = {x, row_stride, chunk_stride, size, tokens, fragments != 0,
+                              {squares, square_count, inverse_size, eps}};
   __shared__ float sums[2][WARPS][COLUMNS][ROWS], scores[CLUSTER_HELD * 32], shared_scores[CLUSTER];
   arrive_at_cluster();
   const int lane = threadIdx.x & 31, warp = warp_index(), rank = cluster_rank();
   const int half = warp / WARPS, part = warp % WARPS, first_row = (rank * 2 + half) * ROWS;
   const int first_token = blockIdx.x / CLUSTER * COLUMNS;
   ScoreTile<CLUSTER_CHUNKS> rows;
-  rows.load(weight, first_row, experts, size, part, lane);
+  rows.load(token_rows, weight, first_row, experts, part, lane);
   const int k = (rank * 32 + lane) * 8, shared_token = first_token + warp;
-  const bool has_shared = k < size && warp < COLUMNS && shared_token < tokens;
-  Pack<bf16, 8> shared_row = {};
-  if (has_shared) shared_row = load_pack<8>((const bf16*)weight + (i64)experts * size + k);
-  wait_for_previous_kernels();
+  const bool has_shared = warp < COLUMNS && shared_token < tokens;
+  uint4 shared_row = make_uint4(0, 0, 0, 0);
+  if (has_shared && k < size) shared_row = *(const uint4*)(weight + (i64)experts * size + k);
   let_next_kernel_start();
+  wait_for_previous_kernels();
 
-  float of_shared = 0.f;
-  if (has_shared) {
-    const Pack<bf16, 8> row = load_pack<8>((const bf16*)x + shared_token * x_stride + k);
-#pragma unroll
-    for (int i = 0; i < 8; i++) of_shared = fmaf(row[i], shared_row[i], of_shared);
-  }
+  uint4 shared_x = make_uint4(0, 0, 0, 0);
+  if (has_shared) shared_x = token_rows.load(shared_token, k);
+  // The last warp has nothing of the shared expert: it chooses.
+  const int token = first_token + rank;
+  const bool chooses = warp == 2 * WARPS - 1 && token < tokens;
+  float squares_part = 0.f;
+  if (chooses && squares) squares_part = token_rows.norm.part(token, lane);
   float acc[4];
-  rows.multiply(acc, x, x_stride, first_token, tokens, size, part, lane);
+  rows.multiply(acc, token_rows, first_token, part, lane);
   leave_sums(sums[half][part], acc, lane);
-  of_shared = warp_sum(of_shared);
+  const float of_shared = warp_sum(dot_of_pairs(shared_x, token_rows.arrange(shared_row)));
   __syncthreads();
   wait_for_cluster();  // all blocks of it have begun
   if (warp < COLUMNS && lane == 0)
@@ -259,10 +245,10 @@ __global__ __launch_bounds__(2 * WARPS * 32, 1) void moe_route_few_kernel(
     store_cluster_float(shared_address(scores + (rank * 2 + tile) * ROWS + row), column, v);
   }
   synchronize_cluster();
-  const int token = first_token + rank;
-  if (warp > 0 || token >= tokens) return;
-  const Choice c = {tokens, experts, per_token, chosen, weights, shared_weights};
-  choose_experts<CLUSTER_HELD>(c, token, lane, [&](int expert) {
+  if (!chooses) return;
+  const Choice choice = {experts, per_token, chosen, weights, shared_weights};
+  const float factor = squares ? token_rows.norm.factor_of(squares_part, 1.f) : 1.f;
+  choice.make<CLUSTER_HELD>(token, lane, factor, [&](int expert) {
     if (expert < experts) return scores[expert];
     float sum = 0.f;
 #pragma unroll

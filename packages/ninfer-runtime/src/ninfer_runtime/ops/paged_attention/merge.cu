@@ -1,4 +1,5 @@
 // The last step of attention whose keys were cut into segments.
+#include "ninfer/activation_rows.cuh"
 #include "ninfer/attention_work.cuh"
 #include "ninfer/hadamard.cuh"
 #include "ninfer/launch_order.cuh"
@@ -7,8 +8,15 @@
 
 namespace ninfer {
 
-constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int AHEAD = 8;  // segments of a part that are read before their weights are known
+constexpr int PARTS = 8;  // of the segments; the threads of one sum its segments in order
+constexpr int AHEAD = 6;  // segments of a part that are read before their weights are known
+constexpr int MOST_SEGMENTS = 256;
+
+// Elements of a row that a block makes: where the values were transformed all of them.
+template <bool TRANSFORMED>
+constexpr int ELEMENTS = TRANSFORMED ? 256 : 128;
+template <bool TRANSFORMED>
+constexpr int THREADS = ELEMENTS<TRANSFORMED> / 4 * PARTS;
 
 NINFER_DEVICE void add_scaled(float4& sum, float factor, const float4& v) {
   sum.x = fmaf(factor, v.x, sum.x);
@@ -17,47 +25,50 @@ NINFER_DEVICE void add_scaled(float4& sum, float factor, const float4& v) {
   sum.w = fmaf(factor, v.w, sum.w);
 }
 
-// The largest of all threads' values in all of them; `partial` as for `block_sum`.
-NINFER_DEVICE float largest_of_block(float x, float* partial, int thread) {
-  x = warp_max(x);
-  if (thread % 32 == 0) partial[thread / 32] = x;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < WARPS; i++) x = fmaxf(x, partial[i]);
-  return x;
-}
-
-// Merges the segments of rows in order, undoes the transform of the values and applies the gate. A
-// block takes a piece of a row: a quarter, or where the values were transformed the whole. Blocks:
-// [sequence] [key head][row][piece]. Where the sequences stand was written before the kernels that
-// this one waits for.
+// Merges the segments of rows in order, undoes the transform of the values, applies the gate and packs
+// the result for a product. Blocks: [sequence][key head][row][piece]. Where the sequences stand was
+// written before the kernels that may still run when this one starts.
 template <bool TRANSFORMED>
-__global__ __launch_bounds__(THREADS, 2) void paged_attention_merge_kernel(
+__global__ __launch_bounds__(THREADS<TRANSFORMED>, 1024 / THREADS<TRANSFORMED>) void paged_attention_merge_kernel(
     const float* partial_rows, const float* partial_weights, const u16* gate, i64 gate_sequence,
-    i64 gate_column, i64 gate_head, u16* out, const int* before, const int* new_columns,
-    u32 columns, u32 key_heads, u32 group, u32 max_segments) {
-  constexpr int ELEMENTS = TRANSFORMED ? 256 : 64, PIECES = 256 / ELEMENTS, QUADS = ELEMENTS / 4;
-  constexpr int PARTS = THREADS / QUADS;  // of the segments, each summed by QUADS threads
-  __shared__ float factor[256], maxima[WARPS], totals[WARPS], values[ELEMENTS];
+    i64 gate_column, i64 gate_head, bf16* out, u32* half, float* half_factor, u32* words,
+    float* words_factor, int block, const int* before, const int* new_columns, u32 columns,
+    u32 key_heads, u32 group, u32 max_segments) {
+  constexpr int ELEMENTS = ninfer::ELEMENTS<TRANSFORMED>, PIECES = 256 / ELEMENTS,
+                QUADS = ELEMENTS / 4, WARPS = THREADS<TRANSFORMED> / 32;
+  __shared__ float factors[WARPS][MOST_SEGMENTS], values[ELEMENTS];
   __shared__ float4 sums[PARTS][QUADS];
   const int thread = threadIdx.x, part = thread / QUADS, quad = thread % QUADS;
+  const int lane = thread % 32, warp = thread / 32;
   const u32 rows = columns * group, first_element = blockIdx.x % PIECES * ELEMENTS;
   const u32 row = blockIdx.x / PIECES % rows, index = blockIdx.x / PIECES / rows;
   const u32 sequence = index / key_heads, column = row / group;
   const u32 head = index % key_heads * group + row % group;
   const Span span(before[sequence], new_columns[sequence], max_segments);
-  const i64 token = (i64)sequence * columns + column;
-  u16* target = out + (token * key_heads * group + head) * 256 + first_element;
-  wait_for_previous_kernels();
+  const u32 token = sequence * columns + column, first_place = head * 256 + first_element;
+  const ActivationRows products = {half, half_factor, words, words_factor, block};
+  // Four lanes of a warp store its 32 elements, by eight.
+  const auto store = [&](const Pack<bf16, 8>& pack) {
+    const u32 place = first_place + warp * 32 + lane * 8;
+    store_pack<8>(out + (i64)token * key_heads * group * 256 + place, pack);
+    if (half) products.store_half(token, place, pack, 1 / FIXED_FACTOR);
+  };
   let_next_kernel_start();
+  wait_for_previous_kernels();
+  if (first_place == 0 && thread == 0) products.store_factors(token, FIXED_FACTOR);
   if ((int)column >= span.columns) {
-    if (thread < ELEMENTS) target[thread] = 0;
+    if (thread < ELEMENTS && lane < 4) store(Pack<bf16, 8>{});
     return;
   }
   const i64 place = ((i64)index * rows + row) * max_segments;
   const float* own_rows = partial_rows + place * 256 + first_element + quad * 4;
-  float2 soft = make_float2(NEVER, 0.f);
-  if (thread < span.segments) soft = *(const float2*)(partial_weights + 2 * (place + thread));
+  // Every warp works out the factors of all segments, so that none waits for another.
+  float2 weight[MOST_SEGMENTS / 32];
+#pragma unroll
+  for (int i = 0; i < MOST_SEGMENTS / 32; i++)
+    weight[i] = i * 32 + lane < span.segments
+                    ? *(const float2*)(partial_weights + 2 * (place + i * 32 + lane))
+                    : make_float2(NEVER, 0.f);
   float4 first[AHEAD];
 #pragma unroll
   for (int k = 0; k < AHEAD; k++) {
@@ -69,39 +80,56 @@ __global__ __launch_bounds__(THREADS, 2) void paged_attention_merge_kernel(
   if (thread < ELEMENTS)
     own_gate = gate[sequence * gate_sequence + column * gate_column + head * gate_head +
                     first_element + thread];
-  const float largest = largest_of_block(soft.x, maxima, thread);
-  factor[thread] = soft.y > 0.f ? exp2_approx(soft.x - largest) : 0.f;
-  const float total = block_sum<THREADS>(soft.y * factor[thread], totals, thread);
+  float largest = NEVER, total = 0.f;
+#pragma unroll
+  for (int i = 0; i < MOST_SEGMENTS / 32; i++) largest = fmaxf(largest, weight[i].x);
+  largest = warp_max(largest);
+#pragma unroll
+  for (int i = 0; i < MOST_SEGMENTS / 32; i++) {
+    const float factor = weight[i].y > 0.f ? exp2_approx(weight[i].x - largest) : 0.f;
+    factors[warp][i * 32 + lane] = factor;
+    total = fmaf(weight[i].y, factor, total);
+  }
+  total = warp_sum(total);
+  __syncwarp();
 
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
   for (int k = 0; k < AHEAD; k++)
-    if (part + k * PARTS < span.segments) add_scaled(sum, factor[part + k * PARTS], first[k]);
-#pragma unroll 8
+    if (part + k * PARTS < span.segments)
+      add_scaled(sum, factors[warp][part + k * PARTS], first[k]);
+#pragma unroll 6
   for (int i = part + AHEAD * PARTS; i < span.segments; i += PARTS)
-    add_scaled(sum, factor[i], *(const float4*)(own_rows + i * 256));
+    add_scaled(sum, factors[warp][i], *(const float4*)(own_rows + i * 256));
   sums[part][quad] = sum;
   __syncthreads();
-  if (thread >= ELEMENTS) return;  // of 256 elements, nobody
-  float value = 0.f;
+  if (!TRANSFORMED && thread >= ELEMENTS) return;  // a transform has barriers for all
+  if (thread < ELEMENTS) {
+    float value = 0.f;
 #pragma unroll
-  for (int i = 0; i < PARTS; i++) value += ((const float*)sums[i])[thread];
-  value /= total;
+    for (int i = 0; i < PARTS; i++) value += ((const float*)sums[i])[thread];
+    values[thread] = value / total;
+  }
   if constexpr (TRANSFORMED) {
-    values[thread] = value;
     __syncthreads();
-    if (thread < 32) {
+    if (warp == 0) {
       float x[8];
 #pragma unroll
-      for (int i = 0; i < 8; i++) x[i] = values[thread * 8 + i];
-      hadamard_256(x, thread);
+      for (int i = 0; i < 8; i++) x[i] = values[lane * 8 + i];
+      hadamard_256(x, lane);
 #pragma unroll
-      for (int i = 0; i < 8; i++) values[thread * 8 + i] = x[i];
+      for (int i = 0; i < 8; i++) values[lane * 8 + i] = x[i];
     }
     __syncthreads();
-    value = values[thread];
+    if (thread >= ELEMENTS) return;
   }
-  target[thread] = float_to_bf16(value * sigmoid(bf16_to_float(own_gate)));
+  values[thread] *= sigmoid(bf16_to_float(own_gate));
+  __syncwarp();
+  if (lane >= 4) return;
+  Pack<bf16, 8> pack;
+#pragma unroll
+  for (int i = 0; i < 8; i++) pack.set(i, values[warp * 32 + lane * 8 + i]);
+  store(pack);
 }
 
 }  // namespace ninfer

@@ -1,92 +1,47 @@
 // Attention of few new tokens over a paged cache.
 //
 // The query heads that share a key head and all new tokens of a sequence form the rows of one
-// matrix. The keys are cut into segments, which blocks process side by side and merge.cu puts
-// together in order. A block has KEY_GROUPS groups of ROW_WARPS warps: a group takes every
-// KEY_GROUPS-th tile of keys through its own ring, a warp of it OCTETS * 8 rows.
+// matrix. The keys are cut into segments, which blocks process side by side and which merge.cu puts
+// together in order; a block may have several, which are neighbours. A warp multiplies 16 keys of a
+// tile with all rows, and then the weights of all keys with its part of the elements of the values.
 //
 // Keys and values are the left operands of the tensor cores, rows the right one: a product has 16
 // keys or 16 elements and 8 rows, so that the few rows of one new token fill it.
+#include "ninfer/attention_ring.cuh"
 #include "ninfer/attention_rows.cuh"
 #include "ninfer/attention_work.cuh"
+#include "ninfer/kv_coding.cuh"
 #include "ninfer/launch_order.cuh"
 
 namespace ninfer {
 
-constexpr int SUM_STRIDE = HEAD_DIM + 8;  // floats of a row of sums: rows start in other banks
-
-// Blocks whose registers a multiprocessor is to hold at once. Two codecs in one kernel need more
-// registers, and of bf16 rows few blocks fill the shared memory anyway.
-template <int KC, int VC, int OCTETS, int WARPS>
-constexpr int RESIDENT = OCTETS > 1 || WARPS > 12 ? 1 : (KC != VC ? 8 : 12) / WARPS;
-
-// The tiles of one group of warps: every KEY_GROUPS-th of the keys from `begin` to `end`.
-template <int KC, int VC, int ROW_WARPS, int KEY_GROUPS, int STAGES>
-struct TileRing {
-  static constexpr int STAGE = Tile<KC>::BYTES + Tile<VC>::BYTES, STEP = KEY_GROUPS * TILE;
-  const u8 *key_codes, *key_scales, *value_codes, *value_scales;
-  Pages pages;
-  u32 place;
-  int begin, end, total, member, group;
-
-  NINFER_DEVICE u32 stage(int tile) const { return place + tile % STAGES * STAGE; }
-
-  // The page of a tile, to be known in time for `fill`.
-  NINFER_DEVICE int page(int tile) const {
-    const int position = begin + tile * STEP;
-    return position < end ? pages.table[position / PAGE] : 0;
-  }
-
-  NINFER_DEVICE void fill(int tile, int page) const {
-    const int position = begin + tile * STEP;
-    if (position < end) {
-      const i64 row = ((i64)page * pages.key_heads + pages.key_head) * PAGE + position % PAGE;
-      const u32 target = stage(tile);
-      const int left = total - position;
-      Tile<KC>::template copy<32 * ROW_WARPS>(target, key_codes, key_scales, row, left, member);
-      Tile<VC>::template copy<32 * ROW_WARPS>(target + Tile<KC>::BYTES, value_codes, value_scales,
-                                              row, left, member);
-    }
-    commit_tile();
-  }
-
-  // Waits for a tile, which every warp of the group then may read, and refills the one before it.
-  NINFER_DEVICE void advance(int tile, int next_page) const {
-    wait_for_tile<STAGES - 2>();
-    if constexpr (ROW_WARPS == 1)
-      __syncwarp();
-    else
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(32 * ROW_WARPS) : "memory");
-    fill(tile + STAGES - 1, next_page);
-  }
-};
-
-// Rows 2q and 2q+1 of each octet of a warp: the keys that they see and the factors of their scores.
+// Rows 2q and 2q+1 of each octet: the keys that they see and the factors of their scores.
 template <int OCTETS>
 struct OwnRows {
-  int last_key[OCTETS][2], unmasked;  // all rows of the warp see keys up to `unmasked`
+  int last_key[OCTETS][2], unmasked;  // all rows see keys up to `unmasked`
   float factor[OCTETS][2];
 
-  NINFER_DEVICE OwnRows(int warp_row, const float* factors, float scale, int before, int group,
+  OwnRows() = default;
+  NINFER_DEVICE OwnRows(int first_row, const float* factors, float scale, int before, int group,
                         int lane)
-      : unmasked(before + warp_row / group) {
+      : unmasked(before + first_row / group) {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++)
 #pragma unroll
       for (int c = 0; c < 2; c++) {
         const int own = o * 8 + lane % 4 * 2 + c;
-        last_key[o][c] = before + (warp_row + own) / group;
+        last_key[o][c] = before + (first_row + own) / group;
         factor[o][c] = factors[own] * scale;
       }
   }
 
-  // Scores in powers of two, those of keys that a row does not see as good as none.
+  // Scores of keys from `position` on in powers of two, those that a row does not see as good as none.
   NINFER_DEVICE void scale_and_mask(float (&score)[OCTETS][4], int position, int lane) const {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++)
 #pragma unroll
       for (int i = 0; i < 4; i++) score[o][i] *= factor[o][i % 2];
-    if (position + TILE - 1 <= unmasked) return;
+    if (position + PRODUCT_KEYS - 1 <= unmasked) return;
 #pragma unroll
     for (int o = 0; o < OCTETS; o++)
 #pragma unroll
@@ -95,196 +50,182 @@ struct OwnRows {
   }
 };
 
-// The sums of the only group; a warp's rows begin at `warp_row`. `place` is that of row 0.
-template <int VC, int OCTETS>
-NINFER_DEVICE void leave_sums(const PartialSums& out, i64 place, const Sums<OCTETS>& acc,
-                              const Softmax<OCTETS>& soft, int warp_row, int end_row, int lane) {
-#pragma unroll
-  for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      const int row = warp_row + o * 8 + lane % 4 * 2 + c;
-      if (row >= end_row) continue;
-      const i64 own = place + (i64)row * out.segments;
-      if (lane / 4 == 0) out.set_weight(own, soft.largest[o][c], soft.total[o][c]);
-      for_each_run<VC, OCTETS>(acc, o, c, lane, [&](int element, auto run) {
-        constexpr int N = sizeof(run) / 4;
-#pragma unroll
-        for (int i = 0; i < N; i++) run.element[i] *= row_factor<VC>();
-        store_pack(out.row(own) + element, run);
-      });
-    }
-}
+// Keys and values of new tokens as a projection gives them; without keys the rows are in the pages.
+struct NewRows {
+  const bf16 *key, *value;
+  i64 key_sequence, key_column, key_head, value_sequence, value_column, value_head;
+  const bf16* key_weight;
+  const float *cosines, *sines;  // [sequence][column][pairs]
+  int pairs;
+  float eps;
 
-// The sums of several groups, relative to the largest score of all, are added in order. `sums`
-// [group][row][SUM_STRIDE] takes the place of queries and rings; `weights` [group][row].
-template <int VC, int OCTETS, int ROWS, int KEY_GROUPS, int WARPS>
-NINFER_DEVICE void leave_group_sums(const PartialSums& out, i64 place, const Sums<OCTETS>& acc,
-                                    const Softmax<OCTETS>& soft, float* sums,
-                                    float2 (&weights)[KEY_GROUPS][ROWS], int key_group, int own_row,
-                                    int first_row, int count, int warp, int lane) {
-  const int own = own_row + lane % 4 * 2;
-  const auto largest_of = [&](int r) {
-    float largest = NEVER;
-#pragma unroll
-    for (int k = 0; k < KEY_GROUPS; k++) largest = fmaxf(largest, weights[k][r].x);
-    return largest;
-  };
-  if (lane / 4 == 0) {
-#pragma unroll
-    for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-      for (int c = 0; c < 2; c++)
-        weights[key_group][own + o * 8 + c] = make_float2(soft.largest[o][c], soft.total[o][c]);
-  }
-  __syncthreads();
-#pragma unroll
-  for (int o = 0; o < OCTETS; o++)
-#pragma unroll
-    for (int c = 0; c < 2; c++) {
-      const int r = own + o * 8 + c;
-      const float factor = exp2_approx(soft.largest[o][c] - largest_of(r)) * row_factor<VC>();
-      if (r < count)
-        for_each_run<VC, OCTETS>(acc, o, c, lane, [&](int element, auto run) {
-          constexpr int N = sizeof(run) / 4;
-#pragma unroll
-          for (int i = 0; i < N; i++) run.element[i] *= factor;
-          store_pack(sums + (key_group * ROWS + r) * SUM_STRIDE + element, run);
-        });
-    }
-  __syncthreads();
-  for (int r = warp; r < count; r += WARPS) {
-    const i64 own_place = place + (i64)(first_row + r) * out.segments;
-    if (lane == 0) {
-      const float largest = largest_of(r);
-      float total = 0.f;
-#pragma unroll
-      for (int k = 0; k < KEY_GROUPS; k++)
-        total += weights[k][r].y * exp2_approx(weights[k][r].x - largest);
-      out.set_weight(own_place, largest, total);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const int element = half * 128 + lane * 4;
-      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-      for (int k = 0; k < KEY_GROUPS; k++) {
-        const float4 part = *(const float4*)(sums + (k * ROWS + r) * SUM_STRIDE + element);
-        sum.x += part.x;
-        sum.y += part.y;
-        sum.z += part.z;
-        sum.w += part.w;
+  // Makes the new rows of a thing ready and writes them into their pages; by all warps of a block.
+  template <int KC, int VC, int WARPS, class Thing>
+  NINFER_DEVICE void append(const PagedRows& rows, const Work& work, const Thing& thing, int warp,
+                            int lane) const {
+    const u32 sequence = thing.sequence, head = thing.key_head;
+    const int before = thing.before, first = max(thing.begin, before);
+    for (int i = warp; i < 2 * (thing.end - first); i += WARPS) {
+      const int position = first + i / 2, column = position - before;
+      const int page = rows.page(sequence, position);
+      const i64 row = ((i64)page * work.key_heads + head) * PAGE + position % PAGE;
+      float x[8];
+      if (i % 2 == 0) {
+        load_row(key + sequence * key_sequence + column * key_column + head * key_head, lane, x);
+        const i64 angles = ((i64)sequence * work.columns + column) * pairs;
+        float scale[8];
+        load_row(key_weight, lane, scale);
+        normalise_and_rotate(x, scale, Rotation(cosines + angles, sines + angles, pairs, lane), eps,
+                             lane);
+        append_key<KC>(x, rows.key_codes, rows.key_scales, row, lane);
+      } else {
+        load_row(value + sequence * value_sequence + column * value_column + head * value_head,
+                 lane, x);
+        append_value<VC>(x, rows.value_codes, rows.value_scales, row, lane);
       }
-      *(float4*)(out.row(own_place) + element) = sum;
     }
   }
+};
+
+NINFER_DEVICE void prefetch_to_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// Every block takes every gridDim.x-th of the things to do. Where the sequences stand was written
-// before the kernel that appends their rows.
-template <int KC, int VC, int OCTETS, int ROW_WARPS, int KEY_GROUPS, int STAGES>
-__global__
-__launch_bounds__(32 * ROW_WARPS * KEY_GROUPS, RESIDENT<KC, VC, OCTETS, ROW_WARPS * KEY_GROUPS>)
-void paged_attention_kernel(
-    const u16* query, i64 query_sequence, i64 query_column, i64 query_head, const u8* key_codes,
-    const u8* key_scales, const u8* value_codes, const u8* value_scales, const int* tables,
-    u32 table_width, const int* table_rows, const int* before, const int* new_columns,
-    float* partial_rows, float* partial_weights, u32 sequences, u32 columns, u32 key_heads,
-    u32 group, u32 row_blocks, u32 max_segments, float scale) {
+// Where the sequences stand was written before the kernels that may still run when this one starts, and
+// so were the angles and the rows of older tokens. Those of new tokens are made here, by the only block
+// that reads them, or by the kernel before. BLOCKS: those of a multiprocessor.
+template <int KC, int VC, int OCTETS, int WARPS, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(32 * WARPS, BLOCKS) void paged_attention_kernel(
+    const u16* query, i64 query_sequence, i64 query_column, i64 query_head, const bf16* key,
+    i64 key_sequence, i64 key_column, i64 key_head, const bf16* value, i64 value_sequence,
+    i64 value_column, i64 value_head, const bf16* query_weight, const bf16* key_weight,
+    const float* cosines, const float* sines, int pairs, float eps, u8* key_codes, u8* key_scales,
+    u8* value_codes, u8* value_scales, const int* tables, u32 table_width, const int* table_rows,
+    const int* before, const int* new_columns, float* partial_rows, float* partial_weights,
+    u32 sequences, u32 columns, u32 key_heads, u32 group, u32 row_blocks, u32 max_segments,
+    float scale) {
   extern __shared__ __align__(128) u8 shared[];
-  constexpr int WARP_ROWS = 8 * OCTETS, ROWS = WARP_ROWS * ROW_WARPS,
-                WARPS = ROW_WARPS * KEY_GROUPS;
-  using Ring = TileRing<KC, VC, ROW_WARPS, KEY_GROUPS, STAGES>;
+  constexpr int ROWS = 8 * OCTETS;
+  using Ring = TileRing<KC, VC, ROWS, WARPS, STAGES>;
   __shared__ float row_factors[ROWS];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int key_group = warp / ROW_WARPS, row_warp = warp % ROW_WARPS;
-  const int warp_row = row_warp * WARP_ROWS;
-  const u32 queries = shared_address(shared);
+  __shared__ TileWeights<OCTETS, WARPS> tile_weights;
   __shared__ u32 ends[MOST_SEQUENCES];
+  __shared__ int rows_of_tables[MOST_SEQUENCES];
+  __shared__ Item<ROWS, false> items[WARPS];  // of each warp, written alike by all lanes
+  __shared__ TileCursor<ROWS> cursors[WARPS];
+  const int lane = threadIdx.x % 32, warp = warp_index();
+  const u32 queries = shared_address(shared);
   const Work work{before, new_columns, sequences,    columns, key_heads,
                   group,  row_blocks,  max_segments, ends};
+  const PagedRows rows{key_codes, key_scales,     value_codes, value_scales,
+                       tables,    rows_of_tables, table_width};
   const PartialSums partial{partial_rows, partial_weights, max_segments};
 
-  if (warp == 0) Item<ROWS, false>::number_things(work, lane);
+  if (warp == 0)
+    Item<ROWS, false>::number_things(work, lane);
+  else
+    for (u32 i = threadIdx.x - 32; i < sequences; i += 32 * (WARPS - 1))
+      rows_of_tables[i] = table_rows[i];
   __syncthreads();
-
-  Item<ROWS, false> item;
-  bool is_first = true;
-  for (u32 number = blockIdx.x; item.find(work, number, lane); number += gridDim.x) {
-    const Ring ring{
-        key_codes,
-        key_scales,
-        value_codes,
-        value_scales,
-        {tables + (i64)table_rows[item.sequence] * table_width, key_heads, item.key_head},
-        queries + ROWS * HEAD_DIM * 2 + key_group * STAGES * Ring::STAGE,
-        item.begin + key_group * TILE,
-        item.end,
-        item.total,
-        row_warp * 32 + lane,
-        key_group};
-    // The kernel before this one appends the new rows; older ones need not wait for it.
-    int filled = 0;
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++)
-      if (ring.begin + i * Ring::STEP + TILE <= item.before) {
-        ring.fill(i, ring.page(i));
-        filled = i + 1;
-      }
-    if (is_first) {
-      wait_for_previous_kernels();
-      let_next_kernel_start();
-    }
-    is_first = false;
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++)
-      if (i >= filled) ring.fill(i, ring.page(i));
-    int next_page = ring.page(STAGES - 1);
-    const u32 first_head = item.key_head * group;
-    place_queries<KC, ROWS, WARPS>(
-        queries, row_factors,
-        HeadRows{query + item.sequence * query_sequence + first_head * query_head, query_column,
-                 query_head, group},
-        item.first_row, item.end_row, warp, lane);
-    __syncthreads();
-
-    const OwnRows<OCTETS> own(item.first_row + warp_row, row_factors + warp_row, scale, item.before,
-                              group, lane);
-    Sums<OCTETS> acc = {};
-    Softmax<OCTETS> soft;
-    int tile = 0;
-    for (int position = ring.begin; position < ring.end; position += Ring::STEP, tile++) {
-      ring.advance(tile, next_page);
-      next_page = ring.page(tile + STAGES);
-      const u32 stage = ring.stage(tile);
-      float score[OCTETS][4];
-      multiply_keys<KC, OCTETS>(score, queries + warp_row * 512, stage, lane);
-      own.scale_and_mask(score, position, lane);
-      u32 weights[OCTETS][2];
-      update_softmax<OCTETS>(soft, acc, score, weights);
-      multiply_values<VC, OCTETS>(acc, weights, stage + Tile<KC>::BYTES, lane);
-    }
-    soft.add_lanes();
-
-    const i64 place =
-        ((i64)item.sequence * key_heads + item.key_head) * columns * group * max_segments +
-        item.segment;
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    if constexpr (KEY_GROUPS == 1) {
-      leave_sums<VC, OCTETS>(partial, place, acc, soft, item.first_row + warp_row, item.end_row,
-                             lane);
-    } else {
-      __shared__ float2 group_weights[KEY_GROUPS][ROWS];
-      leave_group_sums<VC, OCTETS, ROWS, KEY_GROUPS, WARPS>(
-          partial, place, acc, soft, (float*)shared, group_weights, key_group, warp_row,
-          item.first_row, item.end_row - item.first_row, warp, lane);
-    }
-    __syncthreads();  // before shared memory is used again
-  }
-  if (is_first) {
+  const Share share(ends[sequences - 1], blockIdx.x, gridDim.x);
+  if (share.begin == share.end) {
     wait_for_previous_kernels();
     let_next_kernel_start();
+    return;
   }
+  Ring ring{work,      rows, cursors[warp], queries + ROWS * HEAD_DIM * 2,
+            share.end, warp, lane};
+  ring.start(share.begin);
+  Item<ROWS, false>& item = items[warp];
+  item = Item<ROWS, false>::none();
+
+  // One loop for everything, so that the code, which is read when nothing else is to be done, is short:
+  // a turn ends when the scores of a tile are known, and the next one begins with what they weigh.
+  Sums<OCTETS, WARPS> acc;
+  Softmax<OCTETS> soft;
+  OwnRows<OCTETS> own;
+  float score[OCTETS][4];
+  bool is_started = false;
+  int tile = -1, position = 0, wanted = STAGES - 1;  // tiles on their way
+  for (u32 number = share.begin;;) {
+    while (ring.next.filled < wanted && (is_started || ring.has_old_tile())) {
+      if (key && is_started && ring.has_first_new_row()) {
+        const NewRows added{key,        value,          key_sequence, key_column,
+                            key_head,   value_sequence, value_column, value_head,
+                            key_weight, cosines,        sines,        pairs,
+                            eps};
+        added.append<KC, VC, WARPS>(rows, work, ring.next.item, warp, lane);
+        __syncthreads();
+      }
+      ring.fill();
+    }
+    if (tile >= 0) {
+      weigh_keys<OCTETS, WARPS>(soft, acc, tile_weights, score, warp, lane);
+      __syncthreads();  // all weights are there
+#pragma unroll
+      for (int i = 0; i < WARPS; i++) {
+        uint2 weights[OCTETS];
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++) weights[o] = tile_weights.fragment[i][o][lane];
+        multiply_values<VC, OCTETS, WARPS>(acc, weights, ring.values(tile, i), warp, lane);
+      }
+      position += Ring::KEYS;
+    }
+    if (position >= item.end) {  // to the next segment
+      if (tile >= 0) {
+        const i64 rows_before = ((i64)item.sequence * key_heads + item.key_head) * columns * group;
+        leave_sums<VC, OCTETS, WARPS>(
+            partial, (rows_before + item.first_row) * max_segments + item.segment, acc, soft,
+            tile_weights, item.end_row - item.first_row, warp, lane);
+        if (number == share.end) break;
+      }
+      Item<ROWS, false> next = item;
+      __syncwarp();
+      next.advance(work, number++, lane);
+      item = next;
+      position = next.begin;
+      soft = {};
+#pragma unroll
+      for (int m = 0; m < HEAD_DIM / 16 / WARPS; m++)
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) acc[m][o][i] = 0.f;
+      if (next.segment == 0 || !is_started) {  // other rows
+        const i64 angles = (i64)next.sequence * columns * pairs;
+        if (!is_started) {
+          if (key && warp == 0) {
+            if (lane < 4) prefetch_to_l2(query_weight + lane * 64);
+            if (lane == 4) prefetch_to_l2(cosines + angles);
+            if (lane == 5) prefetch_to_l2(sines + angles);
+          }
+          wait_for_previous_kernels();
+          let_next_kernel_start();
+        }
+        place_queries<KC, ROWS, WARPS>(
+            queries, row_factors,
+            HeadRows{query + next.sequence * query_sequence + next.key_head * group * query_head,
+                     query_column, query_head, group},
+            QueryNorm{query_weight, cosines + angles, sines + angles, pairs, eps}, next.first_row,
+            next.end_row, warp, lane);
+        __syncthreads();
+        own = OwnRows<OCTETS>(next.first_row, row_factors, scale, next.before, group, lane);
+        if (!is_started) {
+          is_started = true;
+          wanted = STAGES;
+          continue;
+        }
+      }
+    }
+    tile++;
+    ring.wait(tile);
+    multiply_keys<KC, OCTETS>(score, queries, ring.keys(tile, warp), lane);
+    own.scale_and_mask(score, position + warp * PRODUCT_KEYS, lane);
+    tell_largest<OCTETS, WARPS>(tile_weights, score, warp, lane);
+    __syncthreads();  // all have this tile, and nobody reads the one before
+    wanted = tile + STAGES;
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 }  // namespace ninfer

@@ -8,7 +8,7 @@ from ninfer_runtime.cuda.kernel import Kernel
 from ninfer_runtime.kv.row_codecs import HEAD_DIM
 
 MAX_SEGMENTS = 256
-"""The merging block has one thread a segment."""
+"""Segments that the merging kernel has room for."""
 
 MOST_SEQUENCES = 192
 """Sequences of a launch at most; attention_work.cuh has room for so many."""
@@ -24,8 +24,9 @@ class Plan:
         threads: Threads of a block.
         shared_bytes: Dynamic shared memory of a block.
         segments: Parts that the keys of a sequence are cut into at most.
-        takes_result: Whether the kernel can write the result.
-        final: Whether it does; otherwise segments are merged by another.
+        takes_heads: Whether the kernel can make heads of a projection ready and append new rows.
+            If not, it can write the result.
+        final: Whether it does that; otherwise segments are merged by another.
         most_blocks: Blocks that suffice, however much there is to do. None: one for everything.
     """
 
@@ -34,7 +35,7 @@ class Plan:
     threads: int
     shared_bytes: int
     segments: int
-    takes_result: bool
+    takes_heads: bool
     final: bool
     most_blocks: int | None
 

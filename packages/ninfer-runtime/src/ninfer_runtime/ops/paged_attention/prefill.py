@@ -143,7 +143,7 @@ def plan_of(block: Block, rows: int, num_key_value_heads: int, target: Target) -
         threads=block.threads,
         shared_bytes=block.shared_bytes,
         segments=segments,
-        takes_result=True,
+        takes_heads=False,
         final=is_alone,
         most_blocks=target.multiprocessors if shares_work else None,
     )

@@ -10,6 +10,8 @@ from ninfer_runtime.kv.hadamard import transform_rows
 from ninfer_runtime.kv.pages import PAGE_TOKENS, KVPages, RowPlanes
 from ninfer_runtime.ops.activations import sigmoid
 from ninfer_runtime.ops.attention.reference import attention
+from ninfer_runtime.ops.attention_inputs import AttentionInputs, attention_inputs
+from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.rounding import load, store
 
 
@@ -24,8 +26,11 @@ def paged_attention(
     *,
     pages: KVPages,
     scale: float,
+    inputs: AttentionInputs | None = None,
 ) -> None:
     """See the contract in the package."""
+    if inputs is not None:
+        query = attention_inputs(inputs, pages, Spans(tables, table_rows, before, columns))
     queries = load(query)
     if pages.key.format.transformed:
         queries = transform_rows(queries)
@@ -44,7 +49,7 @@ def paged_attention(
     if pages.value.format.transformed:
         rows = transform_rows(rows)
     rows *= sigmoid(load(gate))
-    store(out, rows)
+    store(out, rows.reshape(out.shape))
 
 
 def _read_rows(planes: RowPlanes, chosen: slice | np.ndarray, length: int) -> Tensor:

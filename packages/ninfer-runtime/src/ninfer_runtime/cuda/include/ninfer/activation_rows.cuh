@@ -4,6 +4,10 @@
 
 namespace ninfer {
 
+// What the f16 values of a row are divided by if the kernel that packs them sees a part of the row
+// only: elements to 4e6 fit, and what is rounded to 0 or a subnormal number changes by 2^-19 at most.
+constexpr float FIXED_FACTOR = 64.f;
+
 // 2^e of a row, where e is 0 or the smallest exponent with largest * 2^-e <= 2^14. What is not
 // finite stays as it is and shows in the result.
 NINFER_DEVICE float packing_factor(float largest) {
@@ -20,9 +24,9 @@ NINFER_DEVICE float largest_of(const Pack<T, V>& v) {
   return largest;
 }
 
-// Lane i of four exchanges its word j for word i of lane j.
-NINFER_DEVICE void transpose_over_four_lanes(u32* r) {
-  const u32 lane = threadIdx.x & 31, mask = 15u << (lane & 28);
+// Lane i of four exchanges its word j for word i of lane j; the lanes of `mask` come together.
+NINFER_DEVICE void transpose_over_four_lanes(u32* r, u32 mask = 15u << (threadIdx.x & 28)) {
+  const u32 lane = threadIdx.x & 31;
 #pragma unroll
   for (int d = 1; d < 4; d *= 2) {
 #pragma unroll
@@ -74,6 +78,20 @@ struct ActivationRows {
     for (int i = 0; i < 4; i++)
       pairs[i] = v.element[2 * i].bits | (u32)v.element[2 * i + 1].bits << 16;
     place(words, row, k, pairs);
+  }
+
+  // Where column k of a row lies, in words of 16 bits.
+  NINFER_DEVICE u32 place_of(int row, int k) const {
+    if (block > 8)
+      return (((k >> 6) * block + row) * 8 + ((k >> 3 & 7) ^ (row & 7))) * 8 + (k & 7);
+    return ((k >> 5) * block + row) * 32 + (k >> 1 & 3) * 8 + (k >> 3 & 3) * 2 + (k & 1);
+  }
+
+  // Stores one element wherever it will be read, as f16 with the fixed factor.
+  NINFER_DEVICE void store_element(int row, int k, u16 bits) const {
+    const u32 at = place_of(row, k);
+    if (half) ((u16*)half)[at] = float_to_f16(bf16_to_float(bits) * (1.f / FIXED_FACTOR));
+    if (words) ((u16*)words)[at] = bits;
   }
 
   // By one thread of a row.

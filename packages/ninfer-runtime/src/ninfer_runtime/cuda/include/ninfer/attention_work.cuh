@@ -17,6 +17,17 @@ struct Work {
   }
 };
 
+// The things of one of `parts` workers: neighbours, as many as others have or one more.
+struct Share {
+  u32 begin, end;
+
+  NINFER_DEVICE Share(u32 things, u32 part, u32 parts) {
+    const u32 each = things / parts, more = things - each * parts;
+    begin = part * each + min(part, more);
+    end = begin + each + (part < more);
+  }
+};
+
 // One thing to do: rows of a sequence and key head, and the keys of a segment that they see.
 template <int ROWS, bool FINAL>
 struct Item {
@@ -24,6 +35,8 @@ struct Item {
   int first_row, end_row;  // there are none if no column of the row block exists
   int begin, end, count;   // positions, pages
   int before, total;
+  u32 segments;
+  int segment_keys, visible;  // keys that the last row sees
 
   // Fills `ends`, by one warp.
   static NINFER_DEVICE void number_things(const Work& work, int lane) {
@@ -33,7 +46,7 @@ struct Item {
       u32 things = 0;
       if (sequence < work.sequences) {
         const Span span = work.span(sequence);
-        things = work.key_heads * row_blocks(work, span) * segments(span);
+        things = work.key_heads * row_blocks(work, span) * segments_of(span);
       }
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
@@ -56,23 +69,45 @@ struct Item {
     if (sequence >= work.sequences) return false;
     if (sequence > 0) number -= work.ends[sequence - 1];
     const Span span = work.span(sequence);
-    const u32 count_of_segments = segments(span), blocks = row_blocks(work, span);
-    segment = number % count_of_segments;
-    number /= count_of_segments;
+    const u32 blocks = row_blocks(work, span);
+    segments = segments_of(span);
+    segment = number % segments;
+    number /= segments;
     key_head = blocks == 1 ? number : number / blocks;
     first_row = (blocks - 1 - (number - key_head * blocks)) * ROWS;
     end_row = min(first_row + ROWS, span.columns * (int)work.group);
     before = span.before;
     total = span.total;
-    begin = segment * span.segment_keys;
-    const int visible = before + (end_row - 1) / (int)work.group + 1;  // by the last row
-    end = end_row > first_row ? min(begin + span.segment_keys, visible) : begin;
-    count = max(0, end - begin + PAGE - 1) / PAGE;
+    segment_keys = span.segment_keys;
+    visible = before + (end_row - 1) / (int)work.group + 1;
+    take_segment();
     return true;
   }
 
+  // What comes before everything: `advance` finds any thing from here.
+  static NINFER_DEVICE Item none() {
+    Item item = {};
+    item.segments = 1;
+    return item;
+  }
+
+  // To the thing after this one, whose number is given; there is one.
+  NINFER_DEVICE void advance(const Work& work, u32 number, int lane) {
+    if (segment + 1 == segments) {
+      find(work, number, lane);
+    } else {
+      segment++;
+      take_segment();
+    }
+  }
+
  private:
-  static NINFER_DEVICE u32 segments(const Span& span) { return FINAL ? 1 : span.segments; }
+  NINFER_DEVICE void take_segment() {
+    begin = segment * segment_keys;
+    end = end_row > first_row ? min(begin + segment_keys, visible) : begin;
+    count = max(0, end - begin + PAGE - 1) / PAGE;
+  }
+  static NINFER_DEVICE u32 segments_of(const Span& span) { return FINAL ? 1 : span.segments; }
   // If FINAL, row blocks of columns that do not exist count: there is something to write for them.
   static NINFER_DEVICE u32 row_blocks(const Work& work, const Span& span) {
     return FINAL ? work.row_blocks : (span.columns * work.group + ROWS - 1) / ROWS;

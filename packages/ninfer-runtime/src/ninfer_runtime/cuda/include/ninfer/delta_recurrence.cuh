@@ -1,5 +1,8 @@
 // The recurrence of Gated DeltaNet token by token: its inputs, and what a token does to a row of a
 // state.
+//
+// What is recorded was written before the kernel could start, what is new by the kernels just before
+// it: they are loaded apart, so that the one can be on its way while the other is computed.
 #pragma once
 #include "ninfer/delta_tokens.cuh"
 #include "ninfer/elements.cuh"
@@ -7,100 +10,159 @@
 
 namespace ninfer {
 
+// What the sequence of a block does.
+struct Task {
+  Tokens tokens;
+  i64 source, destination;  // of the head's state, in elements
+  i64 first;                // row of the first new token in u, a, b, z and out
+  u32 head, key_head;
+  bool owns_key;  // whether it records queries and keys
+  int stored;     // tokens that the stored state contains
+
+  // Read past the first-level cache, which may hold what was there before.
+  NINFER_DEVICE void find(u16* records, const int* sources, const int* destinations,
+                          const int* positions, const int* replays, const int* new_columns,
+                          const int* commits, u32 sequence, u32 own_head, u32 heads, u32 key_heads,
+                          int columns, int ring, bool keeps) {
+    const u32 record_width = (2 * key_heads + heads) * HEAD + 2 * heads;
+    const int from = __ldcg(sources + sequence), to = __ldcg(destinations + sequence);
+    const int position = __ldcg(positions + sequence), replayed = __ldcg(replays + sequence);
+    const int committed = __ldcg(commits + sequence), valid = __ldcg(new_columns + sequence);
+    stored = replayed + committed;
+    first = (i64)sequence * columns;
+    head = own_head;
+    key_head = head / (heads / key_heads);
+    owns_key = head % (heads / key_heads) == 0;
+    source = ((i64)from * heads + head) * (HEAD * HEAD);
+    destination = ((i64)to * heads + head) * (HEAD * HEAD);
+    tokens = Tokens{records + (i64)from * ring * record_width,
+                    records + (i64)to * ring * record_width,
+                    record_width,
+                    ring,
+                    position % ring,
+                    position,
+                    replayed,
+                    replayed + valid,
+                    from != to,
+                    keeps};
+  }
+};
+
+// Four weights as they lie in memory: taken apart they would be in four registers each.
 template <class W>
-NINFER_DEVICE float2 load_weight_pair(const W* p) {
-  return make_float2(to_float(p[0]), to_float(p[1]));
+struct WeightQuad;
+template <>
+struct WeightQuad<float> {
+  float4 v;
+  NINFER_DEVICE void expand(float (&w)[4]) const { w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w; }
+};
+template <>
+struct WeightQuad<bf16> {
+  uint2 v;
+  NINFER_DEVICE void expand(float (&w)[4]) const {
+    const float2 low = pair_of(v.x), high = pair_of(v.y);
+    w[0] = low.x, w[1] = low.y, w[2] = high.x, w[3] = high.y;
+  }
+};
+
+template <class W>
+NINFER_DEVICE WeightQuad<W> load_quad(const W* p) {
+  return *(const WeightQuad<W>*)p;
 }
 
-// Two channels of the convolution of one block, from the records or the new tokens.
-template <int CHUNK>
+// Four channels of the convolution, of one lane: a token and the three before it.
+template <class W>
 struct Channels {
-  const u16* live;  // these channels of the first new token
-  i64 live_stride;
-  u32 channel;  // in a record
-  bool owns;    // whether this thread records them
-  u32 window[TAPS - 1], ahead[CHUNK];
+  WeightQuad<W> weight[TAPS];
+  uint2 words[TAPS];
 
-  NINFER_DEVICE u32 load(const Tokens& tokens, int token) const {
-    if (token >= tokens.replayed)
-      return *(const u32*)(live + (token - tokens.replayed) * live_stride);
-    if (tokens.position + token < 0) return 0;
-    return *(const u32*)(tokens.records + tokens.record(token) + channel);
-  }
-  NINFER_DEVICE void load_history(const Tokens& tokens) {
+  // `channel`: the first of the four.
+  NINFER_DEVICE void load_weight(const W* convolution, u32 channels, u32 channel) {
 #pragma unroll
-    for (int j = 0; j < TAPS - 1; j++) window[j] = load(tokens, j - (TAPS - 1));
+    for (int j = 0; j < TAPS; j++)
+      weight[j] = load_quad(convolution + j * channels + channel);
   }
-  // All loads at once, so that their times do not add up.
-  NINFER_DEVICE void load_ahead(const Tokens& tokens, int begin) {
+  NINFER_DEVICE void load_recorded(const Tokens& tokens, int token, u32 channel) {
 #pragma unroll
-    for (int i = 0; i < CHUNK; i++)
-      if (begin + i < tokens.total) ahead[i] = load(tokens, begin + i);
+    for (int j = 0; j < TAPS; j++)
+      words[j] = tokens.recorded_quad(token + j - (TAPS - 1), channel);
   }
-  NINFER_DEVICE void keep(const Tokens& tokens, int token, u32 words) const {
-    if (owns && tokens.is_kept(token))
-      *(u32*)(tokens.kept + tokens.record(token) + channel) = words;
-  }
-  NINFER_DEVICE void keep_history(const Tokens& tokens) const {
+  // `first`: row of the first new token.
+  NINFER_DEVICE void load_new(const Tokens& tokens, int token, const u16* u, i64 first, i64 stride,
+                              u32 channel) {
+    const int column = token - (TAPS - 1) - tokens.replayed;
+    const u16* place = u + (first + column) * stride + channel;
 #pragma unroll
-    for (int j = 0; j < TAPS - 1; j++) keep(tokens, j - (TAPS - 1), window[j]);
+    for (int j = 0; j < TAPS; j++, place += stride)
+      if (column + j >= 0) words[j] = *(const uint2*)place;
   }
-
-  // Convolution and SiLU of what was loaded ahead, rounded to bf16, into `target` [token][stride].
-  NINFER_DEVICE void convolve(const Tokens& tokens, const float2* w, float* target, int stride,
-                              int begin) {
-#pragma unroll
-    for (int i = 0; i < CHUNK; i++) {
-      if (begin + i >= tokens.total) break;
-      keep(tokens, begin + i, ahead[i]);
-      float2 y = make_float2(0.f, 0.f);
-#pragma unroll
-      for (int j = 0; j < TAPS; j++) {
-        const float2 x = pair_of(j < TAPS - 1 ? window[j] : ahead[i]);
-        y.x = fmaf(w[j].x, x.x, y.x);
-        y.y = fmaf(w[j].y, x.y, y.y);
-      }
-#pragma unroll
-      for (int j = 0; j < TAPS - 2; j++) window[j] = window[j + 1];
-      window[TAPS - 2] = ahead[i];
-      y.x = bf16_to_float(float_to_bf16(silu(y.x)));
-      y.y = bf16_to_float(float_to_bf16(silu(y.y)));
-      *(float2*)(target + i * stride) = y;
-    }
-  }
-};
-
-// Decay and step size of one token, loaded ahead like the channels.
-struct Gates {
-  const u16 *live_a, *live_b;  // of the first new token and this head
-  i64 a_stride, b_stride;
-  u32 place_a, place_b;  // in a record
-  u16 a, b;
-
-  NINFER_DEVICE void load(const Tokens& tokens, int token) {
-    if (token >= tokens.total) return;
-    if (token >= tokens.replayed) {
-      a = live_a[(token - tokens.replayed) * a_stride];
-      b = live_b[(token - tokens.replayed) * b_stride];
-    } else if (tokens.position + token >= 0) {
-      a = tokens.records[tokens.record(token) + place_a];
-      b = tokens.records[tokens.record(token) + place_b];
-    }
-  }
-  NINFER_DEVICE void keep(const Tokens& tokens, int token) const {
+  NINFER_DEVICE void keep(const Tokens& tokens, int token, u32 channel) const {
     if (!tokens.is_kept(token)) return;
-    tokens.kept[tokens.record(token) + place_a] = a;
-    tokens.kept[tokens.record(token) + place_b] = b;
+    u32* record = (u32*)(tokens.kept + tokens.record(token) + channel);
+    record[0] = words[TAPS - 1].x;
+    record[1] = words[TAPS - 1].y;
+  }
+  // Convolution and SiLU, rounded to bf16.
+  NINFER_DEVICE float4 convolve() const {
+    float y[4] = {};
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) {
+      const float2 low = pair_of(words[j].x), high = pair_of(words[j].y);
+      const float x[4] = {low.x, low.y, high.x, high.y};
+      float w[4];
+      weight[j].expand(w);
+#pragma unroll
+      for (int c = 0; c < 4; c++) y[c] = fmaf(w[c], x[c], y[c]);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) y[c] = bf16_to_float(float_to_bf16(silu(y[c])));
+    return make_float4(y[0], y[1], y[2], y[3]);
   }
 };
 
-// Divides a vector by its length, by one warp.
-NINFER_DEVICE void make_unit(float* vector, float factor, int lane) {
-  float4* place = (float4*)vector + lane;
-  const float4 v = *place;
+// Decay and step size of one token and head, loaded like the channels.
+struct Gates {
+  i64 live_a, live_b;  // where those of the token are, if it is new
+  u16 a, b;
+  float a_log, bias;  // of the decay
+
+  NINFER_DEVICE void load_weight(const float* a_logs, const float* dt_biases, u32 head) {
+    a_log = a_logs[head];
+    bias = dt_biases[head];
+  }
+  // `place`: of a in a record; b is `heads` behind it.
+  NINFER_DEVICE void load_recorded(const Tokens& tokens, int token, i64 first, i64 a_stride,
+                                   i64 b_stride, u32 head, u32 place, u32 heads) {
+    live_a = (first + token - tokens.replayed) * a_stride + head;
+    live_b = (first + token - tokens.replayed) * b_stride + head;
+    if (!tokens.is_recorded(token)) return;
+    const u16* record = tokens.records + tokens.record(token) + place;
+    a = __ldcg(record);
+    b = __ldcg(record + heads);
+  }
+  NINFER_DEVICE void load_new(const Tokens& tokens, int token, const u16* a_rows,
+                              const u16* b_rows) {
+    if (token < tokens.replayed) return;
+    a = a_rows[live_a];
+    b = b_rows[live_b];
+  }
+  NINFER_DEVICE void keep(const Tokens& tokens, int token, u32 place, u32 heads) const {
+    if (!tokens.is_kept(token)) return;
+    u16* record = tokens.kept + tokens.record(token) + place;
+    record[0] = a;
+    record[heads] = b;
+  }
+  NINFER_DEVICE float decay() const {
+    return __expf(-__expf(a_log) * softplus(bf16_to_float(a) + bias));
+  }
+  NINFER_DEVICE float step_size() const { return sigmoid(bf16_to_float(b)); }
+};
+
+// A vector, of which each lane of a warp has four elements, divided by its length.
+NINFER_DEVICE float4 unit_of(float4 v, float factor) {
   const float squares = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
   const float scale = factor * rsqrtf(squares + UNIT_EPS);
-  *place = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+  return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
 }
 
 // What one of LANES lanes holds of a row of the state: 4 values each, 4 * LANES apart.
@@ -159,20 +221,5 @@ struct RowPart {
     return warp_sum<LANES>((y[0] + y[1]) + (y[2] + y[3]));
   }
 };
-
-// Gated norm of the result of a token, by one warp that has the gate of components 4 * lane and
-// after.
-NINFER_DEVICE void store_normalised(bf16* out, const float* result, const Pack<bf16, 4>& gate,
-                                    const float* norm_weight, float eps, int lane) {
-  const float4 v = *((const float4*)result + lane);
-  const float y[4] = {v.x, v.y, v.z, v.w};
-  const float squares = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
-  const float inverse = rsqrtf(squares / HEAD + eps);
-  Pack<bf16, 4> pack;
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    pack.set(i, y[i] * inverse * norm_weight[lane * 4 + i] * silu(gate[i]));
-  store_pack<4>(out + lane * 4, pack);
-}
 
 }  // namespace ninfer

@@ -24,6 +24,17 @@ struct Tokens {
     r += r < 0 ? ring : r >= ring ? -ring : 0;
     return r * record_width;
   }
+  // Whether `token` is to be read from the records: of those before token 0 the last three are there.
+  NINFER_DEVICE bool is_recorded(int token) const {
+    return token > -TAPS && token < replayed && position + token >= 0;
+  }
+  // Four neighbouring channels of a recorded token, zeros for others. Past the first-level cache,
+  // which may hold what was there before.
+  NINFER_DEVICE uint2 recorded_quad(int token, u32 channel) const {
+    if (!is_recorded(token)) return make_uint2(0, 0);
+    const u32* quad = (const u32*)(records + record(token) + channel);
+    return make_uint2(__ldcg(quad), __ldcg(quad + 1));
+  }
   // Whether `token` has to be written to the records of the destination.
   NINFER_DEVICE bool is_kept(int token) const {
     return token >= replayed ? keeps && token < total : moves && position + token >= 0;

@@ -23,6 +23,12 @@ NINFER_DEVICE void synchronize_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Where value k of a row lies if rows follow one another: [record][half][q][8 values].
+NINFER_DEVICE int fragment_place(int k) {
+  const int step = k >> 4 & 1, upper = k >> 3 & 1, q = k >> 1 & 3;
+  return (k >> 5) * 32 + q * 8 + step * 4 + upper * 2 + (k & 1);
+}
+
 // Begins to copy `rows` rows of `bytes` to shared memory, `pitch` from one to the next; by the whole
 // block, which waits with `finish_copies`. All of them are on their way together.
 template <int THREADS>
@@ -67,16 +73,16 @@ struct Groups {
     return __popc(tokens[2 * e]) + __popc(tokens[2 * e + 1] & below);
   }
 
-  // By the whole block, whose barriers it uses.
-  template <int THREADS>
-  NINFER_DEVICE void find(const int* chosen, int num_tokens, int per_token, int experts) {
+  // By the whole block, whose barriers it uses; chosen(s) is the expert of a slot.
+  template <int THREADS, class Chosen>
+  NINFER_DEVICE void find(Chosen chosen, int num_tokens, int per_token, int experts) {
     constexpr int HELD = (MAX_SLOTS + THREADS - 1) / THREADS;
     const int thread = threadIdx.x, slots = num_tokens * per_token;
     int of_slot[HELD];
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
       const int s = thread + i * THREADS;
-      of_slot[i] = s < slots ? __ldcg(chosen + s) : -1;
+      of_slot[i] = s < slots ? chosen(s) : -1;
     }
     if (num_tokens == 1) {  // its experts are different
 #pragma unroll

@@ -1,4 +1,4 @@
-// Tiles of 16 keys and their values in shared memory, and their products with the rows of a warp.
+// Tiles of keys and their values in shared memory, and their products with rows.
 #pragma once
 #include "ninfer/kv_rows.cuh"
 #include "ninfer/matrices.cuh"
@@ -7,7 +7,7 @@
 
 namespace ninfer {
 
-constexpr int TILE = 16;  // keys
+constexpr int PRODUCT_KEYS = 16;  // of one product of the tensor cores
 
 NINFER_DEVICE void copy_or_zero_16(u32 target, const u8* source, int num_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
@@ -24,44 +24,56 @@ NINFER_DEVICE void wait_for_tile() {
 // of eight rows at one chunk alike.
 NINFER_DEVICE int swizzle(int row) { return (row & 1) << 2 | (row >> 1 & 3); }
 
-// Keys or values of one tile in shared memory: codes with swizzled chunks, then scales.
-template <int C>
-struct Tile {
-  using Shape = RowShape<C>;
-  static constexpr int CODE_BYTES = TILE * Shape::CODE_BYTES;
-  static constexpr int SCALE_BYTES = (TILE * Shape::SCALE_BYTES + 15) / 16 * 16;
-  static constexpr int BYTES = CODE_BYTES + SCALE_BYTES;
-
-  // Rows from `valid` on become zeros: what lies in memory there may be anything.
-  template <int THREADS>
-  static NINFER_DEVICE void copy(u32 target, const u8* codes, const u8* scales, i64 row, int valid,
-                                 int thread) {
-    const u8* source = codes + row * Shape::CODE_BYTES;
-#pragma unroll
-    for (int i = thread; i < CODE_BYTES / 16; i += THREADS) {
-      const int r = i / Shape::CHUNKS, chunk = i % Shape::CHUNKS;
-      copy_or_zero_16(target + r * Shape::CODE_BYTES + (chunk ^ swizzle(r)) * 16, source + i * 16,
-                      r < valid ? 16 : 0);
-    }
-    if constexpr (SCALE_BYTES > 0) {
-      const u8* scale_source = scales + row * Shape::SCALE_BYTES;
-      if (thread < SCALE_BYTES / 16) {
-        const int left = valid * Shape::SCALE_BYTES - thread * 16;
-        copy_or_zero_16(target + CODE_BYTES + thread * 16, scale_source + thread * 16,
-                        max(0, min(16, left)));
-      }
-    }
-  }
+// The keys or values of one product.
+struct ProductRows {
+  u32 codes, scales;  // in shared memory
 };
 
-// Scores of the 16 keys of a tile for OCTETS * 8 rows, as C fragments: lane 4g+q holds keys g, g,
+// Keys or values of one tile in shared memory: codes with swizzled chunks, then scales.
+template <int C, int KEYS>
+struct Tile {
+  using Shape = RowShape<C>;
+  static constexpr int CODE_BYTES = KEYS * Shape::CODE_BYTES;
+  static constexpr int BYTES = CODE_BYTES + KEYS * Shape::SCALE_BYTES;
+
+  static NINFER_DEVICE ProductRows product(u32 tile, int number) {
+    return {tile + number * PRODUCT_KEYS * Shape::CODE_BYTES,
+            tile + CODE_BYTES + number * PRODUCT_KEYS * Shape::SCALE_BYTES};
+  }
+
+};
+
+// Begins to copy the rows of one product by one warp. Rows from `valid` on become zeros: what lies in
+// memory there may be anything.
+template <int C>
+NINFER_DEVICE void copy_product(const ProductRows& target, const u8* codes, const u8* scales,
+                                i64 row, int valid, int lane) {
+  using Shape = RowShape<C>;
+  const u8* source = codes + row * Shape::CODE_BYTES;
+#pragma unroll
+  for (int i = lane; i < PRODUCT_KEYS * Shape::CHUNKS; i += 32) {
+    const int r = i / Shape::CHUNKS, chunk = i % Shape::CHUNKS;
+    copy_or_zero_16(target.codes + r * Shape::CODE_BYTES + (chunk ^ swizzle(r)) * 16,
+                    source + i * 16, r < valid ? 16 : 0);
+  }
+  if constexpr (Shape::SCALE_BYTES > 0) {
+    const u8* scale_source = scales + row * Shape::SCALE_BYTES;
+    if (lane < PRODUCT_KEYS * Shape::SCALE_BYTES / 16) {
+      const int left = valid * Shape::SCALE_BYTES - lane * 16;
+      copy_or_zero_16(target.scales + lane * 16, scale_source + lane * 16, max(0, min(16, left)));
+    }
+  }
+}
+
+// Scores of 16 keys for OCTETS * 8 rows, as C fragments: lane 4g+q holds keys g, g,
 // g+8, g+8 and rows 2q, 2q+1, 2q, 2q+1.
 template <int C, int OCTETS>
-NINFER_DEVICE void multiply_keys(float (&score)[OCTETS][4], u32 query, u32 tile, int lane) {
+NINFER_DEVICE void multiply_keys(float (&score)[OCTETS][4], u32 query, const ProductRows& keys,
+                                 int lane) {
   using Shape = RowShape<C>;
   constexpr int STEPS = Shape::PER_CHUNK / 4;
   const int g = lane / 4, q = lane % 4;
-  const u32 scales = tile + Tile<C>::CODE_BYTES;
+  const u32 scales = keys.scales;
   float part[OCTETS][4] = {};
 #pragma unroll
   for (int o = 0; o < OCTETS; o++)
@@ -80,7 +92,7 @@ NINFER_DEVICE void multiply_keys(float (&score)[OCTETS][4], u32 query, u32 tile,
     for (int n = 0; n < 2; n++) {
       const int key = n * 8 + g;
       chunk[n] =
-          load_shared_16(tile + key * Shape::CODE_BYTES + ((4 * block + q) ^ swizzle(g)) * 16);
+          load_shared_16(keys.codes + key * Shape::CODE_BYTES + ((4 * block + q) ^ swizzle(g)) * 16);
       if constexpr (C == ROWS_NVFP4)
         chunk_scales[n] = e4m3_scales_to_f16x2(
             *(const u16*)shared_pointer(scales + key * 16 + (4 * block + q) * 2));
@@ -140,61 +152,78 @@ NINFER_DEVICE void multiply_keys(float (&score)[OCTETS][4], u32 query, u32 tile,
   }
 }
 
-// The scales of the values of keys 2q, 2q+1 (and 8 more) of a tile, as f16x2 for a chunk.
+// Whether all elements of a key's value that a warp has share a scale. Then weights are multiplied with
+// it, which takes fewer products, and with 64, so that small ones keep their bits.
 template <int C>
-struct ValueScales {
-  uint4 first[2], second[2];  // [half of the tile]: scale words of keys 2q and 2q+1
-  u32 select;                 // nvfp4: byte of this lane's group in either word
+constexpr bool SCALES_WEIGHTS = C == ROWS_INT8 || C == ROWS_FP8;
 
-  NINFER_DEVICE ValueScales(u32 tile, int lane) {
+// What sums of values are still to be multiplied with.
+template <int C>
+NINFER_DEVICE constexpr float value_factor() {
+  return SCALES_WEIGHTS<C> ? row_factor<C>() / 64 : row_factor<C>();
+}
+
+// The scales of the values of keys 2q, 2q+1 (and 8 more) of 16, in the chunks of one of WARPS warps.
+template <int C, int WARPS>
+struct ValueScales {
+  // Of int8 a warp has one group; of nvfp4 four, whose bytes are a word of a row.
+  static_assert((C != ROWS_INT8 && C != ROWS_NVFP4) || WARPS == 4, "scales of a warp");
+  u32 first[2], second[2];  // [half of the keys]
+  u32 select;               // nvfp4: byte of this lane's group in either word
+
+  NINFER_DEVICE ValueScales(u32 scales, int warp, int lane) {
     const int q = lane % 4;
-    const u32 scales = tile + Tile<C>::CODE_BYTES;
     select = lane / 4 < 4 ? 0x40 : 0x51;  // each chunk has two groups of 16
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int key = h * 8 + 2 * q;
-      if constexpr (C == ROWS_INT8) first[h] = load_shared_16(scales + key * 8);
-      if constexpr (C == ROWS_FP8) first[h].x = load_shared_4(scales + key * 2);
+      if constexpr (C == ROWS_INT8) {
+        const u32 low = *(const u16*)shared_pointer(scales + key * 8 + warp * 2);
+        const u32 high = *(const u16*)shared_pointer(scales + key * 8 + 8 + warp * 2);
+        first[h] = low | high << 16;
+      }
+      if constexpr (C == ROWS_FP8) first[h] = load_shared_4(scales + key * 2);
+      if constexpr (SCALES_WEIGHTS<C>) first[h] = mul_f16x2(first[h], 0x54005400u);
       if constexpr (C == ROWS_NVFP4) {
-        first[h] = load_shared_16(scales + key * 16);
-        second[h] = load_shared_16(scales + key * 16 + 16);
+        first[h] = load_shared_4(scales + key * 16 + warp * 4);
+        second[h] = load_shared_4(scales + key * 16 + 16 + warp * 4);
       }
     }
   }
 
+  NINFER_DEVICE uint2 scale(const uint2& weights) const {
+    if constexpr (!SCALES_WEIGHTS<C>) return weights;
+    return make_uint2(mul_f16x2(weights.x, first[0]), mul_f16x2(weights.y, first[1]));
+  }
+
+  // The scales of the values of a chunk of nvfp4, as f16x2.
   NINFER_DEVICE u32 pair(int chunk, int h) const {
-    if constexpr (C == ROWS_INT8) {
-      const int group = chunk / 4;
-      const u32 a = group < 2 ? first[h].x : first[h].y, b = group < 2 ? first[h].z : first[h].w;
-      return __byte_perm(a, b, group % 2 ? 0x7632 : 0x5410);
-    } else if constexpr (C == ROWS_FP8) {
-      return first[h].x;
-    } else {
-      const u32 a = word_of(first[h], chunk / 2) >> (chunk % 2 * 16);
-      const u32 b = word_of(second[h], chunk / 2) >> (chunk % 2 * 16);
-      return e4m3_scales_to_f16x2((u16)__byte_perm(a, b, select));
-    }
+    const u32 a = first[h] >> (chunk * 16), b = second[h] >> (chunk * 16);
+    return e4m3_scales_to_f16x2((u16)__byte_perm(a, b, select));
   }
 };
 
-// The running sums of a warp: [16 elements][octet of rows][C fragment]. An n tile is 8 elements,
-// one from each lane's words; tiles 2m and 2m+1 are elements g and g+8 of C fragments m.
-template <int OCTETS>
-using Sums = float[HEAD_DIM / 16][OCTETS][4];
+// The running sums of one of WARPS warps, each of which has a part of the elements: [16
+// elements][octet of rows][C fragment]. An n tile is 8 elements, one from each lane's words; tiles 2m
+// and 2m+1 are elements g and g+8 of C fragments m.
+template <int OCTETS, int WARPS>
+using Sums = float[HEAD_DIM / 16 / WARPS][OCTETS][4];
 
-// acc += values of a tile * weights[16 keys, rows].
-template <int C, int OCTETS>
-NINFER_DEVICE void multiply_values(Sums<OCTETS>& acc, const u32 (&weights)[OCTETS][2], u32 tile,
-                                   int lane) {
+// acc += values of 16 keys * weights[16 keys, rows].
+template <int C, int OCTETS, int WARPS>
+NINFER_DEVICE void multiply_values(Sums<OCTETS, WARPS>& acc, uint2 (&weights)[OCTETS],
+                                   const ProductRows& values, int warp, int lane) {
   using Shape = RowShape<C>;
-  constexpr int SUBS = Shape::PER_CHUNK / 8;
-  const ValueScales<C> scales(tile, lane);
-  const int key = lane % 16, odd_chunk = lane / 16;
-  const u32 row = tile + key * Shape::CODE_BYTES;
+  constexpr int SUBS = Shape::PER_CHUNK / 8, CHUNKS = Shape::CHUNKS / WARPS;
+  const ValueScales<C, WARPS> scales(values.scales, warp, lane);
 #pragma unroll
-  for (int chunk = 0; chunk < Shape::CHUNKS; chunk += 2) {
+  for (int o = 0; o < OCTETS; o++) weights[o] = scales.scale(weights[o]);
+  const int key = lane % 16, first_chunk = warp * CHUNKS + lane / 16;
+  const u32 row = values.codes + key * Shape::CODE_BYTES;
+#pragma unroll
+  for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
     u32 words[4];
-    load_matrices_transposed(words, row + ((chunk + odd_chunk) ^ swizzle(key)) * 16);
+    load_matrices_transposed(words, row + ((first_chunk + chunk) ^ swizzle(key)) * 16);
 #pragma unroll
     for (int n = 0; n < 2 * SUBS; n += 2) {
       u32 a[4];
@@ -202,11 +231,11 @@ NINFER_DEVICE void multiply_values(Sums<OCTETS>& acc, const u32 (&weights)[OCTET
       for (int i = 0; i < 4; i++) {  // tile n or n+1, keys 2q, 2q+1 or 8 more
         const int c = (n + i % 2) / SUBS, h = i / 2;
         a[i] = expand_value_pair<C>(words[2 * c + h], (n + i % 2) % SUBS);
-        if constexpr (Shape::SCALE_BYTES > 0) a[i] = mul_f16x2(a[i], scales.pair(chunk + c, h));
+        if constexpr (C == ROWS_NVFP4) a[i] = mul_f16x2(a[i], scales.pair(chunk + c, h));
       }
 #pragma unroll
       for (int o = 0; o < OCTETS; o++)
-        mma_16x8x16<false>(acc[(chunk * SUBS + n) / 2][o], a, weights[o][0], weights[o][1]);
+        mma_16x8x16<false>(acc[(chunk * SUBS + n) / 2][o], a, weights[o].x, weights[o].y);
     }
   }
 }

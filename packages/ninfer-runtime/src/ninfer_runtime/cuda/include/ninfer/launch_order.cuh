@@ -6,6 +6,13 @@ namespace ninfer {
 
 // Until this returns, only weights, constants and own shared memory may be touched: the kernels
 // before this one in the stream may still run. Every block must call it.
+//
+// After a call of `linear` or `stacked_linear` a kernel may read more before it waits: whatever was
+// written before that call, past the first-level cache. For a kernel starts when all blocks of the one
+// before it have let it start or ended. Of the launches of such a call the first one lets the next start
+// only after it has waited, so that everything before the call has ended by then, as nothing ends
+// before it has waited itself. The others, which run beside it and let the next one start sooner, have
+// started after that.
 NINFER_DEVICE void wait_for_previous_kernels() {
 #if NINFER_HAS_BULK_COPY
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -37,17 +44,6 @@ NINFER_DEVICE void synchronize_cluster() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 #endif
-}
-
-// A float in the shared memory of the block `rank` of the cluster.
-NINFER_DEVICE float load_cluster_float(u32 address, u32 rank) {
-  float v = 0.f;
-#if NINFER_HAS_BULK_COPY
-  u32 remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(remote));
-#endif
-  return v;
 }
 
 }  // namespace ninfer

@@ -28,6 +28,18 @@ NINFER_DEVICE u32 sub_f16x2(u32 a, u32 b) {
   return r;
 }
 
+// The lower or the upper element twice; instructions take it from half a register.
+NINFER_DEVICE u32 lower_twice(u32 pair) {
+  u32 r;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {l, l};\n}" : "=r"(r) : "r"(pair));
+  return r;
+}
+NINFER_DEVICE u32 upper_twice(u32 pair) {
+  u32 r;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {h, h};\n}" : "=r"(r) : "r"(pair));
+  return r;
+}
+
 NINFER_DEVICE u32 mul_f16x2(u32 a, u32 b) {
   u32 r;
   asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -91,6 +103,17 @@ NINFER_DEVICE void store_shared_floats(u32 a, const float* v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(a), "f"(v[0]), "f"(v[1]), "f"(v[2]),
                "f"(v[3])
                : "memory");
+}
+NINFER_DEVICE void load_shared_floats(u32 a, float* v) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "r"(a));
+}
+NINFER_DEVICE void store_shared_pair(u32 a, const float* v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(a), "f"(v[0]), "f"(v[1]) : "memory");
+}
+NINFER_DEVICE void load_shared_pair(u32 a, float* v) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "r"(a));
 }
 NINFER_DEVICE void store_shared_float(u32 a, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(v) : "memory");

@@ -35,7 +35,7 @@ NINFER_DEVICE constexpr float record_factor() {
 template <int F>
 struct LaneRecord {
   uint4 codes[RecordShape<F>::WORDS16];
-  uint2 high;    // bits 4 and up of q5 (x) and q6 codes
+  uint2 high;    // the fifth word of q5 (x), bits 4 and up of q6 codes
   uint2 scales;  // one row pair: q4, q5, q6 in x; q8 two groups; nvfp4 four groups of two bytes
 };
 
@@ -72,6 +72,18 @@ NINFER_DEVICE u32 e4m3x2_to_f16x2(u16 bytes) {
 #endif
 }
 
+// Signed codes of 5 bits that lie from bit `place` (0..5) of both halves on, made exact f16 integers:
+// `word` has them between zeros, joined with q5_magic.
+NINFER_DEVICE constexpr u32 q5_magic(int place) { return 0x64006400u | 0x00100010u << place; }
+NINFER_DEVICE u32 q5_values(u32 word, int place) {
+  const u32 magic = q5_magic(place), scale = place * 0x04000400u;  // divided by 2^place
+  return place == 0 ? sub_f16x2(word, magic)
+                    : fma_f16x2(word, 0x3c003c00u - scale, (magic - scale) ^ 0x80008000u);
+}
+NINFER_DEVICE u32 q5_codes(u32 word, int place) {
+  return q5_values(and_xor(word, 0x001f001fu << place, q5_magic(place)), place);
+}
+
 // The A fragment of step `s` (0..3); nvfp4 values are 2^-14 times as large, without their scales.
 template <int F>
 NINFER_DEVICE void decode_step(const LaneRecord<F>& r, int s, u32* a) {
@@ -82,15 +94,23 @@ NINFER_DEVICE void decode_step(const LaneRecord<F>& r, int s, u32* a) {
     a[2] = sub_f16x2(and_xor(w, 0x000f000fu, 0x64086408u), 0x64086408u);
     a[3] = fma_f16x2(and_xor(w, 0x00f000f0u, 0x64806480u), 0x2c002c00u, 0xd480d480u);
   } else if constexpr (F == Q5) {
+    // A half of a word holds three codes and a bit of the last register's, which come together: of
+    // word i the third code is shifted to bit i and the bit behind it to bit 5 + i.
     const u32 v = word_of(r.codes[0], s);
-#pragma unroll
-    for (int j = 0; j < 4; j += 2) {  // one rotation serves two registers
-      const u32 low = j == 0 ? v : v >> 8, pair = 2 * s + j / 2;
-      const u32 h = rotate_right(r.high.x, pair + (pair & 4));
-      const u32 even = and_xor(h, 0x00100010u, 0x64106410u);
-      const u32 odd = and_xor(h, 0x01000100u, 0x65006500u);
-      a[j] = sub_f16x2(and_or(low, 0x000f000fu, even), 0x64106410u);
-      a[j + 1] = fma_f16x2(and_or(low, 0x00f000f0u, odd), 0x2c002c00u, 0xd500d500u);
+    a[0] = q5_codes(v, 0);
+    a[1] = q5_codes(v, 5);
+    a[2] = q5_codes(v >> (10 - s), s);
+    if (s < 2) {
+      a[3] = q5_codes(r.high.x, 5 * s);
+    } else if (s == 2) {
+      a[3] = q5_codes(r.high.x >> 6, 4);
+    } else {
+      u32 bits = and_xor(r.codes[0].x >> 10, 0x00200020u, q5_magic(5));
+      bits = and_xor(r.codes[0].y >> 9, 0x00400040u, bits);
+      bits = and_xor(r.codes[0].z >> 8, 0x00800080u, bits);
+      bits = and_xor(r.codes[0].w >> 7, 0x01000100u, bits);
+      bits = and_xor(r.high.x >> 6, 0x02000200u, bits);
+      a[3] = q5_values(bits, 5);
     }
   } else if constexpr (F == Q6) {
     const u32 v = word_of(r.codes[0], s);
@@ -139,6 +159,20 @@ NINFER_DEVICE u32 scale_pair(const LaneRecord<F>& r, int i) {
     return e4m3x2_to_f16x2((u16)((i < 2 ? r.scales.x : r.scales.y) >> (16 * (i & 1))));
   else
     return i == 0 ? r.scales.x : r.scales.y;
+}
+
+// The A fragment of a step with everything that belongs in it before the product.
+template <int F>
+NINFER_DEVICE void decode_scaled_step(const LaneRecord<F>& r, int s, u32* a) {
+  decode_step<F>(r, s, a);
+  if constexpr (F == NVFP4) {  // a code times its scale is exact in f16
+    const u32 scales = scale_pair<F>(r, s);
+    const u32 s0 = lower_twice(scales), s1 = upper_twice(scales);
+    a[0] = mul_f16x2(a[0], s0);
+    a[1] = mul_f16x2(a[1], s1);
+    a[2] = mul_f16x2(a[2], s0);
+    a[3] = mul_f16x2(a[3], s1);
+  }
 }
 
 // acc[16, 8] += record * b, where b[2s], b[2s+1] is the B fragment of step s.

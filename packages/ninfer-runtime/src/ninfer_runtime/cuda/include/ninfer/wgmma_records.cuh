@@ -8,20 +8,6 @@ namespace ninfer {
 
 #if NINFER_HAS_WGMMA
 
-// The A fragment of a step with everything that belongs in it before the product.
-template <int F>
-NINFER_DEVICE void decode_scaled_step(const LaneRecord<F>& r, int s, u32* a) {
-  decode_step<F>(r, s, a);
-  if constexpr (F == NVFP4) {  // a code times its scale is exact in f16
-    const u32 scales = scale_pair<F>(r, s);
-    const u32 s0 = __byte_perm(scales, 0, 0x1010), s1 = __byte_perm(scales, 0, 0x3232);
-    a[0] = mul_f16x2(a[0], s0);
-    a[1] = mul_f16x2(a[1], s1);
-    a[2] = mul_f16x2(a[2], s0);
-    a[3] = mul_f16x2(a[3], s1);
-  }
-}
-
 // Starts d[64, N] = or += four warps' fragments of `STEPS` steps * N columns of x at descriptor b.
 template <int F, int N, int STEPS>
 NINFER_DEVICE void start_product(float* d, const u32 (*a)[4], u32 b, bool accumulate) {
