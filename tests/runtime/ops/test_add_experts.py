@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,15 +87,18 @@ class Layer:
         E = self.sizes.experts
         different = min(different, E)
         values, packed = self._matrix(rng, name, different * N, K)
-        xp = np if self.device.kind == "cpu" else self.device.xp
+        on_cpu = self.device.kind == "cpu"
+        xp = np if on_cpu else self.device.xp
         order = np.arange(E) % different
 
         def repeat(array):
             parts = array.reshape(different, -1, *array.shape[1:])
             return xp.concatenate([parts[i] for i in order])
 
-        data = repeat(packed.data)
-        row_scale = None if packed.row_scale is None else repeat(packed.row_scale)
+        # On the device's own stream: its kernels would not wait for another one.
+        with nullcontext() if on_cpu else self.device.on_stream():
+            data = repeat(packed.data)
+            row_scale = None if packed.row_scale is None else repeat(packed.row_scale)
         bank = PackedWeight(name, (E * N, K), data, row_scale, self.device)
         return values.reshape(different, N, K), bank
 
