@@ -135,10 +135,12 @@ __global__ __launch_bounds__(ROOM, 1) void moe_down_kernel(
     const u8* __restrict__ shared_bank, const float* __restrict__ shared_bank_scale, u16* products,
     float* product_factors, u16* shared_products, float* shared_product_factors, O* out,
     i64 out_stride, u16* residual, const u16* norm_weight, float norm_offset, float* squares_out,
-    u32* half, float* half_factor, u32* words, float* words_factor, int x_rows, int tokens, int per_token, int experts, int size, int records,
-    int shared_records, int inner, int shared_inner, int most_groups) {
+    u32* half, float* half_factor, u32* words, float* words_factor, int x_rows, int tokens,
+    int per_token, int experts, int size, int records, int shared_records, int inner,
+    int shared_inner, int most_groups) {
   constexpr int BYTES = RecordShape<F>::BYTES, SHARED_BYTES = RecordShape<FS>::BYTES;
-  constexpr int STAGE = larger_of(KC * BYTES, SHARED_BYTES), SHARED_KC = COPY ? 2 : STAGE / SHARED_BYTES;
+  constexpr int STAGE = larger_of(KC * BYTES, SHARED_BYTES);
+  constexpr int SHARED_KC = COPY ? 2 : STAGE / SHARED_BYTES;
   constexpr int PADDING = COPY ? 64 : 0;  // rows begin in different banks
   const int lane = threadIdx.x & 31, warp = warp_index();
   const int tile = blockIdx.x, tiles = gridDim.x, slots = tokens * per_token;
