@@ -155,7 +155,7 @@ from ninfer_quant.sources.logical import ArraySource
 
 class Words(EncodedSource):
     def _read(self, begin, end):
-        raise NotImplementedError
+        raise AssertionError("planning reads no words")
 
 class Head(ArraySource):
     encoded = {encoded}
