@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.runtime.ops.paged import SCALE, draw, oracle, tolerance
+from tests.runtime.ops.paged import SCALE, bf16, draw, oracle, tolerance
 
 from ninfer_runtime.device import DType
 from ninfer_runtime.kv.formats import KV_FORMATS
+from ninfer_runtime.ops.attention_inputs import AttentionInputs, attention_inputs
 from ninfer_runtime.ops.paged_arguments import Spans
 from ninfer_runtime.ops.paged_attention import paged_attention
 from ninfer_runtime.ops.paged_attention.cases import AttentionCase
@@ -46,22 +47,7 @@ def test_the_portable_kernel_for_many_rows(gpu, rng, name, case, segments):
 
 
 @every_format
-@pytest.mark.parametrize(
-    "case",
-    [
-        AttentionCase(8, 1, 2, (200, 1), (2, 1)),
-        AttentionCase(24, 4, 2, (300,), (2,)),
-        AttentionCase(4, 1, 4, (1000, 1), (4, 3)),
-    ],
-    ids=str,
-)
-def test_the_kernel_for_few_rows_takes_16(gpu, rng, name, case):
-    plan = decode_plan(KV_FORMATS[name], rows_of(case), case.key_heads, gpu.target)
-    assert_matches(gpu, rng, name, case, plan)
-
-
-@every_format
-def test_warps_take_segments_of_several_sequences(gpu, rng, name):
+def test_blocks_take_segments_of_several_sequences(gpu, rng, name):
     """More segments than an H200 processes at once; each sequence gets what it gets alone."""
     before = tuple(range(100, 6000, 490))
     case = AttentionCase(12, 2, 1, before, (1,) * len(before))
@@ -76,6 +62,29 @@ def test_warps_take_segments_of_several_sequences(gpu, rng, name):
             q[b : b + 1], g[b : b + 1], pages, Spans(spans.tables, *own), scale=SCALE
         )
         np.testing.assert_array_equal(gpu.to_host(alone).ravel(), together[b].ravel())
+
+
+@every_format
+@pytest.mark.parametrize("before", [300, 700])
+def test_a_new_row_belongs_to_any_round(gpu, rng, name, before):
+    """Of a segment of many rounds, whose first ones are copied before the new row is there."""
+    case = AttentionCase(6, 1, 1, (before,), (1,))
+    query, gate, pages, spans = draw(gpu, rng, case, name)
+    heads = [query, *(rng.standard_normal((1, 1, 1, 256)) for _ in range(2))]
+    weights = rng.standard_normal((2, 256))
+    q, k, v, g, query_weight, key_weight = (
+        gpu.from_host(bf16(each), DType.BF16) for each in (*heads, gate, *weights)
+    )
+    cos, sin = (gpu.from_host(rng.standard_normal((1, 1, 32)).astype(np.float32)) for _ in "cs")
+    inputs = AttentionInputs(q, k, v, query_weight, key_weight, cos, sin, 1e-6)
+    plan = decode_plan(KV_FORMATS[name], case.key_heads, gpu.target)
+    assert plan is not None
+    outs = [gpu.empty((1, 6 * 256), DType.BF16) for _ in range(2)]
+    launch(replace(plan, segments=1), q, g, spans, outs[0], pages, SCALE, inputs)
+    ready = attention_inputs(inputs, pages, spans)
+    launch(replace(plan, segments=1), ready, g, spans, outs[1], pages, SCALE)
+    together, apart = map(gpu.to_host, outs)
+    np.testing.assert_array_equal(together, apart)
 
 
 def rows_of(case):

@@ -25,28 +25,26 @@ def plan_of(name, rows, target, key_heads=4):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "expected"),
+    ("name", "architecture", "expected"),
     [
-        ("int8", 1, Variant(1, 4, 2, 3)),
-        ("int8", 8, Variant(1, 4, 2, 3)),
-        ("int8", 9, Variant(2, 4, 3, 2)),
-        ("bf16", 6, Variant(1, 2, 3, 2)),
-        ("nvfp4", 6, Variant(1, 4, 3, 3)),
-        ("k8v4", 6, Variant(1, 4, 2, 3)),
+        ("int8", "sm_90a", Variant(8, 3, 1)),
+        ("bf16", "sm_90a", Variant(4, 3, 1)),
+        ("nvfp4", "sm_90a", Variant(8, 4, 1)),
+        ("int8", "sm_80", Variant(8, 2, 1)),
+        ("int8", "sm_89", Variant(4, 2, 1)),
+        ("bf16", "sm_89", Variant(2, 2, 1)),
     ],
 )
-def test_the_variant_follows_the_rows(name, rows, expected):
-    assert choose_variant(KV_FORMATS[name], rows, HOPPER) == expected
+def test_the_variant_follows_the_shared_memory(name, architecture, expected):
+    assert choose_variant(KV_FORMATS[name], TYPICAL_TARGETS[architecture]) == expected
 
 
 @every_format
 @every_architecture
-@pytest.mark.parametrize("rows", [1, 9, 16])
-def test_every_device_holds_its_variant(name, architecture, rows):
+def test_every_device_holds_its_variant(name, architecture):
     target = TYPICAL_TARGETS[architecture]
-    variant = choose_variant(KV_FORMATS[name], rows, target)
+    variant = choose_variant(KV_FORMATS[name], target)
     assert variant is not None
-    assert variant.rows >= rows
     assert variant.fits(KV_FORMATS[name], target)
 
 
@@ -70,20 +68,15 @@ def test_nothing_fits_too_little_shared_memory():
 @every_architecture
 def test_many_rows_get_another_kernel_than_few(architecture):
     target = TYPICAL_TARGETS[architecture]
-    most = 8 if architecture == "sm_90a" else 16
-    plans = [plan_of("int8", rows, target) for rows in (6, most, most + 1, 49152)]
+    plans = [plan_of("int8", rows, target) for rows in (6, 8, 9, 49152)]
     assert ["prefill" in plan.kernel.source for plan in plans] == [False, False, True, True]
     assert [plan.final for plan in plans] == [False, False, False, True]
 
 
 def test_segments_of_few_rows_never_depend_on_the_batch():
-    one, few = Variant(1, 4, 2, 3), Variant(2, 4, 3, 2)
-    int8, bf16 = KV_FORMATS["int8"], KV_FORMATS["bf16"]
-    assert decode.segments_of(int8, one, 4) == 96
-    assert decode.segments_of(int8, one, 1) == 256
-    assert decode.segments_of(int8, few, 4) == 64
-    assert decode.segments_of(bf16, one, 4) == 66
-    assert decode.segments_of(int8, one, 1000) == 1
+    assert decode.segments_of(4) == 33
+    assert decode.segments_of(2) == 66
+    assert decode.segments_of(1000) == 1
 
 
 def test_segments_of_many_rows_fill_a_device_that_their_blocks_do_not():

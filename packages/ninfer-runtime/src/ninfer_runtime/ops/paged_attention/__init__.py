@@ -34,7 +34,7 @@ def paged_attention(
     over s ≤ p, evaluated in float32 from the decoded keys and values and rounded once. Where a format
     stores transformed keys, the query is transformed as well; where it stores transformed values, the
     sum is transformed back. A GPU rounds to binary16 the weights, the values with their scales (or the
-    weights with these, for few rows, to 2^-31 at worst), the transformed queries (scaled by a power of
+    weights with these, for few rows, to 2^-29 at worst), the transformed queries (scaled by a power of
     two where they would leave its range) and, for many rows, the transformed keys with their scales:
     values and these keys stay below 65,504. Rows
     c ≥ columns[b] of the result are zero. A row does not depend on the other sequences of the call.

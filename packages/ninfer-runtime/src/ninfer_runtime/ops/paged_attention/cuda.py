@@ -36,9 +36,9 @@ def choose_plan(
     kv_format: KVFormat, rows: int, num_key_value_heads: int, target: Target
 ) -> Plan | None:
     """The launch for a number of rows of a sequence and key head; None if no kernel fits."""
-    few = rows <= decode.most_rows(target)
-    plan_for = decode.decode_plan if few else prefill.prefill_plan
-    return plan_for(kv_format, rows, num_key_value_heads, target)
+    if rows <= decode.MOST_ROWS:
+        return decode.decode_plan(kv_format, num_key_value_heads, target)
+    return prefill.prefill_plan(kv_format, rows, num_key_value_heads, target)
 
 
 def merge_kernel(kv_format: KVFormat) -> Kernel:

@@ -16,104 +16,89 @@ struct PagedRows {
   }
 };
 
-// The tile that a ring is filled with next, in shared memory: what is looked at once a tile or less
-// takes no registers. Each warp has its own, to which every lane writes the same.
-template <int ROWS>
-struct TileCursor {
+// The round that a warp copies its part of next. A round is KEYS keys of an item, of which each warp has
+// 16, or none at the end.
+template <int ROWS, int KEYS>
+struct RoundCursor {
   Item<ROWS, false> item;
-  u32 number;  // of the item after it
-  int position, page, filled;
+  u32 number, end_number;  // of the item after this one, and behind the last
+  int position;            // at the end of the item or past it after the last round
+  int own;                 // where this warp's keys are in a round
+  int pages, index;        // lane l knows the page of these keys l rounds further; where this one is
+
+  NINFER_DEVICE RoundCursor(u32 begin, u32 end, int warp)
+      : item(Item<ROWS, false>::none()), number(begin), end_number(end), position(0),
+        own(warp * PRODUCT_KEYS), pages(0), index(0) {}
+
+  NINFER_DEVICE bool has_keys() const { return position + own < item.end; }
+  // Whether there is a round and its rows are there before the kernels before have ended.
+  NINFER_DEVICE bool is_old() const {
+    return position < item.end && position + own + PRODUCT_KEYS <= item.before;
+  }
+  NINFER_DEVICE int page() const { return __shfl_sync(~0u, pages, index); }
+
+  NINFER_DEVICE void advance(const KnownWork& work, const PagedRows& rows, int lane) {
+    position += KEYS;
+    index++;
+    if (position >= item.end && number < end_number) {
+      item.advance(work, number++, lane);
+      position = item.begin;
+      index = 32;
+    }
+    if (index < 32) return;
+    const int known = position + own + lane * KEYS;
+    pages = known < item.end ? rows.page(item.sequence, known) : 0;
+    index = 0;
+  }
 };
 
-constexpr int UNKNOWN_PAGE = -1;
+// What is copied of the next STAGES rounds: by each warp the keys that it multiplies itself, and their
+// values, which all read.
+template <int KC, int VC, int WARPS, int STAGES>
+struct RoundRing {
+  using Keys = RowShape<KC>;
+  using Values = RowShape<VC>;
+  static constexpr int VALUE_CODES = PRODUCT_KEYS * Keys::CODE_BYTES;
+  static constexpr int KEY_SCALES = VALUE_CODES + PRODUCT_KEYS * Values::CODE_BYTES;
+  static constexpr int VALUE_SCALES = KEY_SCALES + PRODUCT_KEYS * Keys::SCALE_BYTES;
+  static constexpr int PRODUCT = VALUE_SCALES + PRODUCT_KEYS * Values::SCALE_BYTES;
+  u32 place;
 
-// The tiles of all that a block has to do. Tile i lies in stage i % STAGES; a warp copies the keys that
-// it multiplies itself, and their values. While the last tiles of a segment are used, the first of the
-// next one are on their way.
-template <int KC, int VC, int ROWS, int WARPS, int STAGES>
-struct TileRing {
-  static constexpr int KEYS = PRODUCT_KEYS * WARPS;
-  using Keys = Tile<KC, KEYS>;
-  using Values = Tile<VC, KEYS>;
-  static constexpr int STAGE = Keys::BYTES + Values::BYTES;
-  const Work& work;
-  const PagedRows& rows;
-  TileCursor<ROWS>& next;
-  u32 place, end_number;
-  int warp, lane;
-
-  // The keys and the values of a product of a tile.
-  NINFER_DEVICE ProductRows keys(int tile, int product) const {
-    return Keys::product(place + tile % STAGES * STAGE, product);
+  NINFER_DEVICE u32 product(int round, int warp) const {
+    return place + (round % STAGES * WARPS + warp) * PRODUCT;
   }
-  NINFER_DEVICE ProductRows values(int tile, int product) const {
-    return Values::product(place + tile % STAGES * STAGE + Keys::BYTES, product);
+  NINFER_DEVICE ProductRows keys(int round, int warp) const {
+    return {product(round, warp), product(round, warp) + KEY_SCALES};
   }
-
-  // Before the first tile of the thing with this number, which `fill` will look up.
-  NINFER_DEVICE void start(u32 number) {
-    TileCursor<ROWS> from = {};
-    from.item = Item<ROWS, false>::none();
-    from.number = number;
-    from.page = UNKNOWN_PAGE;
-    from.filled = -1;
-    next = from;
+  NINFER_DEVICE ProductRows values(int round, int warp) const {
+    return {product(round, warp) + VALUE_CODES, product(round, warp) + VALUE_SCALES};
+  }
+  // Where a warp leaves its weights of a round, in place of the keys: [scale of the values][lane].
+  NINFER_DEVICE u32 weights(int round, int warp, int scale, int lane) const {
+    return product(round, warp) + scale * 256 + lane * 8;
   }
 
-  // Whether the next tile may be filled while the kernels before run: it has older tokens only, whose
-  // rows are there already.
-  NINFER_DEVICE bool has_old_tile() const {
-    return next.page == UNKNOWN_PAGE || next.position + KEYS <= next.item.before;
-  }
-
-  // Whether the next tile is the first with new tokens.
-  NINFER_DEVICE bool has_first_new_row() const {
-    const int first = max(next.item.begin, next.item.before);
-    return next.page != UNKNOWN_PAGE && next.position <= first && first < next.position + KEYS;
-  }
-
-  // Begins to copy the tile whose page is known, and looks up the page of the one after it.
-  NINFER_DEVICE void fill() {
-    const u32 key_head = next.item.key_head;
-    const int position = next.position, page = next.page, filled = next.filled;
-    const int end = next.item.end, left = next.item.total - position;
-    int following = position;
-    __syncwarp();  // all lanes have read it
-    if (page != UNKNOWN_PAGE) {
-      const int own = warp * PRODUCT_KEYS;
-      const i64 row = ((i64)page * work.key_heads + key_head) * PAGE + position % PAGE + own;
-      copy_product<KC>(keys(filled, warp), rows.key_codes, rows.key_scales, row, left - own, lane);
-      copy_product<VC>(values(filled, warp), rows.value_codes, rows.value_scales, row, left - own,
-                       lane);
-      following += KEYS;
+  // Begins to copy what the cursor is at, if anything; nobody reads the stage.
+  template <class Cursor>
+  NINFER_DEVICE void fill(int round, const Cursor& next, const KnownWork& work,
+                          const PagedRows& rows, int warp, int lane) const {
+    if (next.has_keys()) {
+      const int position = next.position + next.own, left = next.item.total - position;
+      const i64 row =
+          ((i64)next.page() * work.key_heads + next.item.key_head) * PAGE + position % PAGE;
+      copy_product<KC>(keys(round, warp), rows.key_codes, rows.key_scales, row, left, lane);
+      copy_product<VC>(values(round, warp), rows.value_codes, rows.value_scales, row, left, lane);
     }
-    if (filled >= 0) commit_tile();
-    if (following < end) {
-      next.position = following;
-      next.page = rows.page(next.item.sequence, following);
-    } else {
-      TileCursor<ROWS> from = next;
-      __syncwarp();
-      from.position = following;
-      from.page = UNKNOWN_PAGE;
-      if (from.number < end_number) {
-        from.item.advance(work, from.number, lane);
-        from.number++;
-        from.position = from.item.begin;
-        from.page = rows.page(from.item.sequence, from.position);
-      }
-      next = from;
-    }
-    next.filled = filled + 1;
+    commit_copies();
   }
 
-  // Waits for what this warp has copied of a tile. The tiles after it, up to the one before that again,
+  // Waits for what this warp has copied of a round. The rounds after it, up to the one before that again,
   // are on their way.
-  NINFER_DEVICE void wait(int tile) const {
-    if (tile == 0)
-      wait_for_tile<STAGES - 1>();
+  NINFER_DEVICE void wait(int round) const {
+    if (round == 0)
+      wait_for_copies<STAGES - 1>();
     else
-      wait_for_tile<STAGES - 2>();
+      wait_for_copies<STAGES - 2>();
     __syncwarp();
   }
 };

@@ -15,6 +15,16 @@ struct Work {
   NINFER_DEVICE Span span(u32 sequence) const {
     return Span(before[sequence], new_columns[sequence], max_segments);
   }
+  NINFER_DEVICE void keep_span(u32, const Span&) const {}
+};
+
+// The same where there is shared memory for what is known of the sequences, [sequences].
+struct KnownWork : Work {
+  Span* spans;
+
+  NINFER_DEVICE KnownWork(const Work& work, Span* spans) : Work(work), spans(spans) {}
+  NINFER_DEVICE const Span& span(u32 sequence) const { return spans[sequence]; }
+  NINFER_DEVICE void keep_span(u32 sequence, const Span& span) const { spans[sequence] = span; }
 };
 
 // The things of one of `parts` workers: neighbours, as many as others have or one more.
@@ -22,7 +32,7 @@ struct Share {
   u32 begin, end;
 
   NINFER_DEVICE Share(u32 things, u32 part, u32 parts) {
-    const u32 each = things / parts, more = things - each * parts;
+    const u32 each = things < parts ? 0 : quotient(things, parts), more = things - each * parts;
     begin = part * each + min(part, more);
     end = begin + each + (part < more);
   }
@@ -39,13 +49,16 @@ struct Item {
   int segment_keys, visible;  // keys that the last row sees
 
   // Fills `ends`, by one warp.
-  static NINFER_DEVICE void number_things(const Work& work, int lane) {
+  template <class W>
+  static NINFER_DEVICE void number_things(const W& work, int lane) {
     u32 before = 0;
+#pragma unroll 1
     for (u32 first = 0; first < work.sequences; first += 32) {
       const u32 sequence = first + lane;
       u32 things = 0;
       if (sequence < work.sequences) {
-        const Span span = work.span(sequence);
+        const Span span = work.Work::span(sequence);
+        work.keep_span(sequence, span);
         things = work.key_heads * row_blocks(work, span) * segments_of(span);
       }
 #pragma unroll
@@ -59,8 +72,10 @@ struct Item {
   }
 
   // By whole warps. False if there are no more things.
-  NINFER_DEVICE bool find(const Work& work, u32 number, int lane) {
+  template <class W>
+  NINFER_DEVICE bool find(const W& work, u32 number, int lane) {
     sequence = 0;
+#pragma unroll 1
     for (u32 first = 0; first < work.sequences; first += 32) {
       const bool is_past = first + lane < work.sequences && work.ends[first + lane] <= number;
       sequence += __popc(__ballot_sync(~0u, is_past));
@@ -71,15 +86,17 @@ struct Item {
     const Span span = work.span(sequence);
     const u32 blocks = row_blocks(work, span);
     segments = segments_of(span);
-    segment = number % segments;
-    number /= segments;
-    key_head = blocks == 1 ? number : number / blocks;
+    const u32 row_block = quotient(number, segments);
+    segment = number - row_block * segments;
+    number = row_block;
+    key_head = blocks == 1 ? number : quotient(number, blocks);
     first_row = (blocks - 1 - (number - key_head * blocks)) * ROWS;
     end_row = min(first_row + ROWS, span.columns * (int)work.group);
     before = span.before;
     total = span.total;
     segment_keys = span.segment_keys;
-    visible = before + (end_row - 1) / (int)work.group + 1;
+    visible = total;
+    if (blocks > 1) visible = before + (end_row - 1) / (int)work.group + 1;
     take_segment();
     return true;
   }
@@ -92,7 +109,8 @@ struct Item {
   }
 
   // To the thing after this one, whose number is given; there is one.
-  NINFER_DEVICE void advance(const Work& work, u32 number, int lane) {
+  template <class W>
+  NINFER_DEVICE void advance(const W& work, u32 number, int lane) {
     if (segment + 1 == segments) {
       find(work, number, lane);
     } else {

@@ -21,6 +21,14 @@ NINFER_DEVICE void load_matrices_transposed(u32* r, u32 address) {
                : "memory");
 }
 
+// Two of them, whose addresses lanes 0 to 15 give.
+NINFER_DEVICE void load_two_matrices_transposed(u32* r, u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
 NINFER_DEVICE u32 f16_pair(float low, float high) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));

@@ -7,17 +7,22 @@ namespace ninfer {
 constexpr int PAGE = 64;  // tokens
 constexpr int MIN_SEGMENT_PAGES = 2;
 
+// a / b for a below 2^20, for which a machine has no instruction: (a + 1/2) / b is further from every
+// integer than the error of a division of floats.
+NINFER_DEVICE u32 quotient(u32 a, u32 b) { return (u32)__fdividef((float)a + 0.5f, (float)b); }
+
 // Where one sequence's rows look: `total` keys, of which column c sees the first `before` + c + 1.
 // They are cut into segments, which blocks process side by side.
 struct Span {
   int before, columns, total, segment_keys, segments;
 
+  Span() = default;
   NINFER_DEVICE Span(int before, int columns, int max_segments)
       : before(before), columns(columns), total(before + columns) {
     const int pages = (total + PAGE - 1) / PAGE;
-    const int per = max(MIN_SEGMENT_PAGES, (pages + max_segments - 1) / max_segments);
+    const int per = max(MIN_SEGMENT_PAGES, (int)quotient(pages + max_segments - 1, max_segments));
     segment_keys = per * PAGE;
-    segments = (pages + per - 1) / per;
+    segments = quotient(pages + per - 1, per);
   }
 };
 

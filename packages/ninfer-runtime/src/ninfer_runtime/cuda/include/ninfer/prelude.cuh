@@ -85,8 +85,12 @@ NINFER_DEVICE u32 and_xor(u32 a, u32 mask, u32 c) {
   return r;
 }
 
-// Shift left by `bits`, right where that is negative; `bits` is a constant after unrolling.
-NINFER_DEVICE u32 shift(u32 a, int bits) { return bits >= 0 ? a << bits : a >> -bits; }
+// Bits of `a` where `mask` has ones, of `b` where it has zeros.
+NINFER_DEVICE u32 bits_of(u32 mask, u32 a, u32 b) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+  return r;
+}
 
 NINFER_DEVICE u32 rotate_right(u32 a, u32 bits) { return __funnelshift_r(a, a, bits); }
 
@@ -96,6 +100,7 @@ NINFER_DEVICE const void* shared_pointer(u32 a) {
 }
 NINFER_DEVICE u32 load_shared_4(u32 a) { return *(const u32*)shared_pointer(a); }
 NINFER_DEVICE uint2 load_shared_8(u32 a) { return *(const uint2*)shared_pointer(a); }
+NINFER_DEVICE void store_shared_8(u32 a, const uint2& v) { *(uint2*)shared_pointer(a) = v; }
 NINFER_DEVICE uint4 load_shared_16(u32 a) { return *(const uint4*)shared_pointer(a); }
 
 // Exchange of partial sums: volatile, so that they stay on their side of the barriers.

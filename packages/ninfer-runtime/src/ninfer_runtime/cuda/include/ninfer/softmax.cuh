@@ -18,8 +18,9 @@ NINFER_DEVICE float exp2_approx(float x) {
 struct RowShrink {
   float factor, inverse;
 
+  static NINFER_DEVICE bool is_needed(float largest) { return largest > 32768.f; }
   NINFER_DEVICE RowShrink(float largest) : factor(1.f), inverse(1.f) {
-    if (largest <= 32768.f) return;
+    if (!is_needed(largest)) return;
     const u32 exponent = __float_as_uint(largest) >> 23;
     factor = __uint_as_float((2 * 127 + 14 - exponent) << 23);
     inverse = __uint_as_float((exponent - 14) << 23);
