@@ -1,4 +1,4 @@
-"""What experts make of rows, added to a residual: chosen, multiplied and added by three kernels on a GPU."""
+"""What experts make of rows, added to a residual: chosen, multiplied and added by one kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from tests.runtime.stored_weights import random_stored
 
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError
-from ninfer_runtime.ops.add_rms_norm import add_product_rms_norm
+from ninfer_runtime.ops.add_rms_norm import add_product_rms_norm, add_rms_norm
 from ninfer_runtime.ops.linear import Product, stacked_linear
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.moe_experts import ExpertsProduct, ExpertWeights, moe_experts
 from ninfer_runtime.ops.moe_experts.cases import BANK_FORMATS, BankFormats
+from ninfer_runtime.ops.moe_experts.exchange import exchange_of
 from ninfer_runtime.ops.moe_router import moe_router
 
 ON_CUDA = True
@@ -252,6 +253,115 @@ def test_the_same_every_time(gpu, rng, T):
         results.append(gpu.to_host(again))
     for each in results[1:]:
         np.testing.assert_array_equal(each, results[0])
+
+
+def sums_of(layer: Layer, x, rows):
+    """What the residual x [T, D] holds after the rows' experts are added; both in bf16, on the host."""
+    device = layer.device
+    sums = device.from_host(x, DType.BF16)
+    rows = device.from_host(rows, DType.BF16)
+    add_product_rms_norm(sums, layer.product(rows), layer.next_norm, eps=EPS)
+    return device.to_host(sums)
+
+
+def random_sums(rng, sizes: Sizes, T):
+    return (rng.standard_normal((T, sizes.width)).astype(np.float32) for _ in range(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("formats", BANK_FORMATS, ids=lambda each: "-".join(each.down))
+@pytest.mark.parametrize("sizes", [SMALL, LARGE], ids=["small", "large"])
+def test_a_row_gets_the_same_alone(gpu, rng, formats, sizes):
+    layer = Layer(gpu, rng, sizes, formats)
+    x, rows = random_sums(rng, sizes, 8)
+    together = sums_of(layer, x, rows)
+    for T in (1, 3):
+        for begin in range(0, 8 - T + 1, T):
+            part = slice(begin, begin + T)
+            np.testing.assert_array_equal(sums_of(layer, x[part], rows[part]), together[part])
+
+
+@pytest.mark.gpu
+def test_rows_whose_products_are_beyond_binary16(gpu, rng):
+    """Gates and what they gate are up to 2^20, so that steps of a row have different factors."""
+    layer = Layer(gpu, rng, SMALL, BANK_FORMATS[0])
+    x, rows = random_sums(rng, SMALL, 8)
+    layer.router = gpu.from_host(np.zeros((SMALL.experts + 1, SMALL.width), np.float32), DType.BF16)
+    rows *= 2.0 ** rng.integers(0, 20, (8, 1))
+    rows = round_to_bf16(rows)
+    added = run(rows, layer.shared_gate_up, layer.shared_down) / 2
+    for e in range(SMALL.per_token):  # all score 0
+        gate_up, down = layer.gate_up[e % len(layer.gate_up)], layer.down[e % len(layer.down)]
+        added += run(rows, gate_up, down) / SMALL.per_token
+    found = sums_of(layer, 0 * x, rows.astype(np.float32))
+    error = np.linalg.norm(found - added, axis=1) / np.linalg.norm(added, axis=1)
+    assert (error < 4e-3).all(), error
+
+
+@pytest.mark.gpu
+def test_launches_of_different_sizes_and_replays_take_turns(gpu, rng):
+    """What one launch leaves in the memory of the exchange is never taken for another one's."""
+    layer = Layer(gpu, rng, LARGE, BANK_FORMATS[0])
+    given = {T: tuple(random_sums(rng, LARGE, T)) for T in (1, 2, 5, 8)}
+    expected = {T: sums_of(layer, x, rows) for T, (x, rows) in given.items()}
+    graphs = {}
+    for T, (x, rows) in given.items():
+        start, out = (gpu.from_host(x, DType.BF16) for _ in range(2))
+        fixed = gpu.from_host(rows, DType.BF16)
+
+        def work(start=start, out=out, fixed=fixed):
+            add_rms_norm(out, start, layer.next_norm, eps=EPS)
+            add_product_rms_norm(out, layer.product(fixed), layer.next_norm, eps=EPS)
+
+        graphs[T] = gpu.capture(work), out, (start, fixed)  # what the graph reads has to stay
+    for _ in range(40):
+        T = int(rng.choice(list(given)))
+        graph, out, _ = graphs[T]
+        gpu.clear(out)
+        graph.replay()
+        np.testing.assert_array_equal(gpu.to_host(out), expected[T])
+        T = int(rng.choice(list(given)))
+        np.testing.assert_array_equal(sums_of(layer, *given[T]), expected[T])
+    for graph, *_ in graphs.values():
+        graph.close()
+
+
+@pytest.mark.gpu
+def test_numbers_of_launches_begin_again(gpu, rng):
+    """The last launch before clears what older ones have left under the same numbers."""
+    layer = Layer(gpu, rng, SMALL, BANK_FORMATS[0])
+    given = {T: tuple(random_sums(rng, SMALL, T)) for T in (1, 8)}
+    others = tuple(random_sums(rng, SMALL, 8))
+    expected = {T: sums_of(layer, x, rows) for T, (x, rows) in given.items()}
+    sums_of(layer, *others)
+    exchange = exchange_of(gpu)
+    with gpu.on_stream():
+        numbers = exchange.memory.array.view(np.uint32)
+        numbers[0] = 0
+    for _ in range(3):
+        sums_of(layer, *others)
+    with gpu.on_stream():
+        assert numbers[:2].tolist() == [3, 0]
+        numbers[0] = 2**24 - 3
+    for after, T in ((2**24 - 2, 1), (0, 1), (1, 8), (2, 8), (3, 1)):
+        np.testing.assert_array_equal(sums_of(layer, *given[T]), expected[T])
+        with gpu.on_stream():
+            assert numbers[:2].tolist() == [after, 0]
+            tags = numbers[32:].get().reshape(-1, 2)[:, 1] >> 8
+        assert after > 3 or tags.max() <= after
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("row", [0, 17, 39, 40])
+def test_a_score_that_is_not_a_number_is_not_lost(gpu, rng, row):
+    """Even where the expert is not chosen; the last row is that of the shared one."""
+    layer = Layer(gpu, rng, SMALL, BANK_FORMATS[0])
+    x, rows = random_sums(rng, SMALL, 3)
+    assert np.isfinite(sums_of(layer, x, rows)).all()
+    router = gpu.to_host(layer.router).copy()
+    router[row] = np.nan
+    layer.router = gpu.from_host(router, DType.BF16)
+    assert np.isnan(sums_of(layer, x, rows)).all()
 
 
 def test_wrong_arguments_are_refused(device, rng):

@@ -22,9 +22,9 @@ from ninfer_runtime.ops.linear.epilogue import added
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.schedule import SKINNY_COLUMNS
 from ninfer_runtime.ops.linear.weight_records import ROWS
-from ninfer_runtime.ops.moe_experts import ExpertsProduct, ExpertWeights, few_tokens
+from ninfer_runtime.ops.moe_experts import ExpertsProduct, ExpertWeights
 from ninfer_runtime.ops.moe_experts.cuda import mixture_of
-from ninfer_runtime.ops.moe_router import moe_router
+from ninfer_runtime.ops.moe_experts.mixture import run, schedule_of
 from ninfer_runtime.ops.product_input import ProductInput
 
 WIDTHS = (128, 256, 640, 1024)
@@ -116,10 +116,11 @@ def add_experts(
     """See the contract of `add_product_rms_norm` in the package; for few rows as `add_product`."""
     mixture = mixture_of(rows, gate_up, down, shared_gate_up, shared_down)
     if mixture is not None and _takes_sums(x, weight, out):
-        epilogue = added(x, weight, out, offset=float(unit_offset), eps=eps)
-        routing = moe_router(rows, router, experts_per_token=experts_per_token)
-        few_tokens.run(rows, routing, mixture, None, epilogue)
-        return
+        schedule = schedule_of(rows, router, mixture, experts_per_token)
+        if schedule is not None:
+            sums = added(x, weight, out, offset=float(unit_offset), eps=eps)
+            run(rows, router, mixture, experts_per_token, schedule, sums)
+            return
     weights = ExpertWeights(gate_up, down, shared_gate_up, shared_down)
     y = ExpertsProduct(rows, router, weights, experts_per_token).compute()
     add_rms_norm(x, y, weight, out, eps=eps, unit_offset=unit_offset)

@@ -13,7 +13,7 @@ from ninfer_runtime.errors import UnsupportedOpError
 from ninfer_runtime.ops.linear import Weight
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
 from ninfer_runtime.ops.linear.weight_records import RECORD_FORMATS
-from ninfer_runtime.ops.moe_experts import few_schedule, few_tokens, many_tokens
+from ninfer_runtime.ops.moe_experts import few_schedule, few_tokens, many_tokens, mixture_schedule
 from ninfer_runtime.ops.moe_experts.cases import BANK_FORMATS, MODEL_CASES
 from ninfer_runtime.ops.moe_experts.few_schedule import Formats
 from ninfer_runtime.ops.moe_experts.few_tokens import Mixture
@@ -33,6 +33,7 @@ def kernels(target: Target) -> Iterator[Kernel]:
             1, case.width, case.experts_per_token, case.experts, case.inner, case.shared
         )
         yield from few_schedule.kernels(pairs, one, target)
+        yield from mixture_schedule.kernels(pairs, one, target)
     gate_ups = {each for gate_up, _ in pairs for each in gate_up}
     downs = {each for _, down in pairs for each in down}
     yield from many_tokens.kernels(gate_ups, downs, target)

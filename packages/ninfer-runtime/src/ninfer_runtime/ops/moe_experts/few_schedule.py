@@ -10,13 +10,11 @@ from ninfer_runtime.cuda.rows import ELEMENT_TYPES
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.errors import UnsupportedOpError
-from ninfer_runtime.ops.linear.schedule import x_rows_of
 from ninfer_runtime.ops.linear.weight_records import ROWS, RecordFormat
 
 FOLDER = "ops/moe_experts"
 COLUMNS = 8
 MAX_SLOTS, MOST_TOKENS = 512, 64
-TOKEN_CLASSES = (1, 2, 4, 8, MOST_TOKENS)
 PADDING = 128
 """What rows of activations are padded to: no format pads its matrices to more."""
 
@@ -47,9 +45,9 @@ class Call:
     shared: int
 
     @property
-    def of_class(self) -> Call:
+    def of_most(self) -> Call:
         """The largest call that has the same schedules: there are few kernels."""
-        return replace(self, tokens=next(most for most in TOKEN_CLASSES if self.tokens <= most))
+        return replace(self, tokens=min(MOST_TOKENS, MAX_SLOTS // self.per_token))
 
     @property
     def slots(self) -> int:
@@ -78,16 +76,6 @@ class Call:
         """Row tiles of the shared gate, each for every group of tokens."""
         return self.shared // ROWS * -(-self.tokens // COLUMNS)
 
-    @property
-    def product_bytes(self) -> int:
-        """Shared memory for a copy of the products and their factors."""
-        sizes = (self.slots, self.inner), (self.tokens, self.shared)
-        return sum(rows * (2 * size + 64 + size // ROWS * 4) for rows, size in sizes)
-
-    def x_bytes(self, target: Target) -> int:
-        """Shared memory for a copy of x."""
-        return x_rows_of(self.tokens, target) * -(-self.width // PADDING) * PADDING * 2
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -97,18 +85,11 @@ class Schedule:
         warps: Of a block.
         stage: Records of a matrix in a stage of a warp's ring.
         stages: Of a ring.
-        room: Threads that the registers and the shared memory of an SM suffice for, 0 for those of
-            one block: more leave room for the kernels before and after.
-        team: Warps that split K of a gate.
-        copied: Whether blocks copy the activations that they multiply to shared memory.
     """
 
     warps: int
     stage: int
     stages: int
-    room: int = 0
-    team: int = 1
-    copied: bool = False
 
     @property
     def threads(self) -> int:
@@ -120,28 +101,16 @@ class Schedule:
         stage = max(self.stage * formats[0].record_bytes, formats[1].record_bytes)
         return self.warps * self.stages * stage
 
-    def gate_up_bytes(self, formats: Formats, call: Call, target: Target) -> int:
+    def gate_up_bytes(self, formats: Formats, call: Call) -> int:
         """Shared memory of a block of the first kernel."""
-        columns = min(call.tokens, COLUMNS)
-        sums = 2 * self.warps * 2 * columns * ROWS * 4 if self.team > 1 else 0
-        rings = 2 * self.ring_bytes(formats)
-        return _BARRIER_BYTES + rings + self.x_bytes(call, target) + sums + call.group_bytes
-
-    def x_bytes(self, call: Call, target: Target) -> int:
-        """Shared memory for x in the first kernel."""
-        return call.x_bytes(target) if self.copied else 0
+        return _BARRIER_BYTES + 2 * self.ring_bytes(formats) + call.group_bytes
 
     def down_bytes(self, formats: Formats, call: Call) -> int:
         """Shared memory of a block of the second kernel."""
         partial = (call.slots + call.tokens) * (ROWS + 1) * 4
-        rings = _BARRIER_BYTES + self.ring_bytes(formats)
-        # Copied products are of one group of tokens, and the shared expert's weights have a ring of
-        # their own.
-        copied = call.product_bytes + 8 * formats[1].record_bytes if self.copied else 0
-        return rings + copied + partial + call.group_bytes
+        return _BARRIER_BYTES + self.ring_bytes(formats) + partial + call.group_bytes
 
 
-ONE_TOKEN_GATE_UP = tuple(Schedule(12, *ring, room=608) for ring in ((4, 2), (2, 2), (1, 2)))
 GATE_UP = (
     Schedule(16, 4, 2),
     Schedule(16, 2, 2),
@@ -157,16 +126,7 @@ DOWN = (
     Schedule(8, 1, 2),
     Schedule(8, 1, 1),
 )
-ONE_TOKEN_DOWN = (Schedule(9, 4, 2, room=640), *DOWN)
-"""Schedules in the order of preference; the first that fits is taken. With one token an SM has room for a
-block of each kernel, and for one of the output projection before them."""
-
-
-def team_of(call: Call, target: Target) -> int:
-    """Warps that split a unit: as many as would otherwise be without work."""
-    warps = GATE_UP[0].warps * target.multiprocessors
-    units = call.expected_units + call.shared_units
-    return next((team for team in (4, 2) if team * units <= warps), 1)
+"""Schedules in the order of preference; the first that fits is taken."""
 
 
 def gate_up_schedule(formats: Formats, call: Call, target: Target) -> Schedule:
@@ -175,12 +135,8 @@ def gate_up_schedule(formats: Formats, call: Call, target: Target) -> Schedule:
     Raises:
         UnsupportedOpError: None fits the device.
     """
-    most = call.of_class
-    copied = most.tokens <= COLUMNS and 2 * most.x_bytes(target) <= target.shared_bytes
-    alone = most.tokens == 1 and target.has_clusters
-    choices = (*ONE_TOKEN_GATE_UP, *GATE_UP) if alone else GATE_UP
-    wanted = [replace(each, team=team_of(most, target), copied=copied) for each in choices]
-    return _first_that_fits(most, target, wanted, lambda s: s.gate_up_bytes(formats, most, target))
+    most = call.of_most
+    return _first_that_fits(most, target, GATE_UP, lambda s: s.gate_up_bytes(formats, most))
 
 
 def down_schedule(formats: Formats, call: Call, target: Target) -> Schedule:
@@ -189,11 +145,8 @@ def down_schedule(formats: Formats, call: Call, target: Target) -> Schedule:
     Raises:
         UnsupportedOpError: None fits the device.
     """
-    most = call.of_class
-    copied = most.tokens <= COLUMNS and 2 * most.product_bytes <= target.shared_bytes
-    choices = ONE_TOKEN_DOWN if most.tokens == 1 else DOWN
-    wanted = [replace(each, copied=copied) for each in choices]
-    return _first_that_fits(most, target, wanted, lambda s: s.down_bytes(formats, most))
+    most = call.of_most
+    return _first_that_fits(most, target, DOWN, lambda s: s.down_bytes(formats, most))
 
 
 def _first_that_fits(
@@ -204,8 +157,7 @@ def _first_that_fits(
 ) -> Schedule:
     """The first schedule whose blocks have room."""
     for schedule in wanted:
-        share = schedule.threads / (schedule.room or schedule.threads)
-        if shared_bytes(schedule) <= target.shared_bytes * share:
+        if shared_bytes(schedule) <= target.shared_bytes:
             return schedule
     raise UnsupportedOpError("moe_experts", "cuda", detail=f"{call} on {target}")
 
@@ -215,11 +167,8 @@ def gate_up_kernel(formats: Formats, schedule: Schedule) -> Kernel:
     arguments = (
         *(each.number for each in formats),
         schedule.warps,
-        schedule.team,
         schedule.stage,
         schedule.stages,
-        schedule.room or schedule.threads,
-        str(schedule.copied).lower(),
     )
     return Kernel(
         f"{FOLDER}/gate_up.cu", f"ninfer::moe_gate_up_kernel<{', '.join(map(str, arguments))}>"
@@ -233,8 +182,6 @@ def down_kernel(formats: Formats, schedule: Schedule, dtype: DType) -> Kernel:
         schedule.warps,
         schedule.stage,
         schedule.stages,
-        schedule.room or schedule.threads,
-        str(schedule.copied).lower(),
         ELEMENT_TYPES[dtype],
     )
     return Kernel(f"{FOLDER}/down.cu", f"ninfer::moe_down_kernel<{', '.join(map(str, arguments))}>")
@@ -250,9 +197,7 @@ def kernels(
 ) -> Iterator[Kernel]:
     """What is needed for formats of gate_up and down, and calls like one but for the tokens."""
     for gate_up, down in pairs:
-        for tokens in TOKEN_CLASSES:
-            call = replace(one, tokens=tokens)
-            yield gate_up_kernel(gate_up, gate_up_schedule(gate_up, call, target))
-            yield down_kernel(down, down_schedule(down, call, target), DType.BF16)
+        yield gate_up_kernel(gate_up, gate_up_schedule(gate_up, one, target))
+        yield down_kernel(down, down_schedule(down, one, target), DType.BF16)
     for bf16 in (False, True):
         yield rows_kernel(bf16=bf16)

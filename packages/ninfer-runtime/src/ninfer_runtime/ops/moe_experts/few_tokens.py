@@ -9,13 +9,10 @@ from ninfer_runtime.cuda.arguments import device_of, floats, integers, longs, po
 from ninfer_runtime.cuda.launch import POINTER, Argument, Geometry
 from ninfer_runtime.cuda.rows import element_strides
 from ninfer_runtime.device.cuda import CudaDevice
-from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.ops.linear.activations import pack
 from ninfer_runtime.ops.linear.cuda import norm_arguments
-from ninfer_runtime.ops.linear.epilogue import STORED, Epilogue
 from ninfer_runtime.ops.linear.packed_weight import PackedWeight
-from ninfer_runtime.ops.linear.schedule import x_rows_of
 from ninfer_runtime.ops.linear.weight_records import ROWS
 from ninfer_runtime.ops.moe_experts.few_schedule import (
     COLUMNS,
@@ -70,8 +67,7 @@ def run(
     x: Tensor,
     routing: Routing,
     mixture: Mixture,
-    out: Tensor | None,
-    epilogue: Epilogue = STORED,
+    out: Tensor,
 ) -> None:
     """Compute a layer.
 
@@ -79,8 +75,7 @@ def run(
         x: [T, D], bf16.
         routing: Of at most `MOST_TOKENS` tokens; T · A is at most `MAX_SLOTS`.
         mixture: Its matrices.
-        out: [T, D]; None if `epilogue` adds the sums to a residual.
-        epilogue: Where the sums go.
+        out: [T, D].
     """
     device = device_of(x)
     call = mixture.call(x.shape[0], routing.experts.shape[1])
@@ -98,7 +93,7 @@ def run(
             stored.append((device.workspace.take(count * inner * 2), POINTER))
             stored.append((device.workspace.take(count * inner // ROWS * 4), POINTER))
         _multiply_gate_up(device, call, rows, routing, mixture, stored)
-        _multiply_down(device, call, routing, down, stored, out, epilogue)
+        _multiply_down(device, call, routing, down, stored, out)
 
 
 def _rows(device: CudaDevice, x: Tensor, weight: PackedWeight) -> _Rows:
@@ -131,11 +126,11 @@ def _multiply_gate_up(
     mixture: Mixture,
     stored: list[Argument],
 ) -> None:
-    formats = _formats(mixture.gate_up)
+    formats = formats_of(mixture.gate_up)
     target = device.target
     schedule = gate_up_schedule(formats, call, target)
     blocks = target.multiprocessors
-    num_bytes = schedule.gate_up_bytes(formats, call, target)
+    num_bytes = schedule.gate_up_bytes(formats, call)
     *norm, scale = norm_arguments(rows[0].norm)
     shared_scale = rows[1].norm.scale if rows[1].norm else 0.0
     device.launch(
@@ -144,12 +139,11 @@ def _multiply_gate_up(
         [
             *_addresses(rows),
             *integers(rows[0].row_bytes, rows[0].record_bytes, rows[0].half_bytes),
-            *integers(schedule.x_bytes(call, target)),
             *norm,
             scale,
             *floats(shared_scale),
             pointer(routing.experts),
-            *_banks(mixture.gate_up),
+            *banks(mixture.gate_up),
             *stored,
             *integers(call.tokens, call.per_token, call.experts),
             *integers(*(each.records(call.width) for each in formats)),
@@ -173,31 +167,23 @@ def _multiply_down(
     routing: Routing,
     down: Pair,
     stored: list[Argument],
-    out: Tensor | None,
-    epilogue: Epilogue,
+    out: Tensor,
 ) -> None:
-    formats = _formats(down)
+    formats = formats_of(down)
     schedule = down_schedule(formats, call, device.target)
     inner = [weight.shape[1] for weight in down]
-    result = (
-        [(0, POINTER), *longs(0)]
-        if out is None
-        else [pointer(out), *longs(element_strides(out)[0])]
-    )
     device.launch(
-        down_kernel(formats, schedule, DType.BF16 if out is None else out.dtype),
+        down_kernel(formats, schedule, out.dtype),
         Geometry(
             call.width // ROWS, schedule.threads, schedule.down_bytes(formats, call), overlap=True
         ),
         [
             *map(pointer, routing.tensors),
-            *_banks(down),
+            *banks(down),
             *stored,
-            *result,
-            *epilogue.residual,
-            *epilogue.packed,
-            *integers(x_rows_of(call.tokens, device.target) if out is None else 0),
-            *integers(call.tokens, call.per_token, call.experts, call.width),
+            pointer(out),
+            *longs(element_strides(out)[0]),
+            *integers(call.tokens, call.per_token, call.experts),
             *integers(*(each.records(size) for each, size in zip(formats, inner, strict=True))),
             *integers(*inner),
             *integers(call.most_groups),
@@ -209,7 +195,8 @@ def _is_bf16(weight: PackedWeight) -> bool:
     return weight.format == "bf16"
 
 
-def _formats(weights: Pair) -> Formats:
+def formats_of(weights: Pair) -> Formats:
+    """Formats of matrices."""
     return weights[0].record_format, weights[1].record_format
 
 
@@ -217,7 +204,7 @@ def _addresses(rows: Sequence[_Rows]) -> list[Argument]:
     return [(address, POINTER) for each in rows for address in (each.data, each.factors)]
 
 
-def _banks(weights: Pair) -> list[Argument]:
+def banks(weights: Pair) -> list[Argument]:
     """Records and factors of rows of each."""
     arguments: list[Argument] = []
     for weight in weights:

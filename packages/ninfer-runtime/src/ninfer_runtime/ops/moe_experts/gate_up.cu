@@ -6,14 +6,13 @@
 
 namespace ninfer {
 
-// F, FS: formats of the experts and of the shared one. W: warps. P: warps that split K. KC: records of
-// each matrix in a stage. ST: stages. ROOM: threads that the registers of an SM must suffice for. COPY: x is
-// copied to shared memory. The first `shared_blocks` blocks compute the shared expert.
-template <int F, int FS, int W, int P, int KC, int ST, int ROOM, bool COPY>
-__global__ __launch_bounds__(ROOM, 1) void moe_gate_up_kernel(
+// F, FS: formats of the experts and of the shared one. W: warps. KC: records of each matrix in a stage.
+// ST: stages. The first `shared_blocks` blocks compute the shared expert.
+template <int F, int FS, int W, int KC, int ST>
+__global__ __launch_bounds__(W * 32, 1) void moe_gate_up_kernel(
     const u8* x, const float* x_factors, const u8* shared_x, const float* shared_x_factors,
-    u32 row_bytes, u32 record_bytes, u32 half_bytes, u32 copied_bytes, const float* squares,
-    int square_count, float inverse_size, float eps, float norm_scale, float shared_norm_scale,
+    u32 row_bytes, u32 record_bytes, u32 half_bytes, const float* squares, int square_count,
+    float inverse_size, float eps, float norm_scale, float shared_norm_scale,
     const int* chosen, const u8* __restrict__ bank, const float* __restrict__ bank_scale,
     const u8* __restrict__ shared_bank, const float* __restrict__ shared_bank_scale, u16* products,
     float* product_factors, u16* shared_products, float* shared_product_factors, int tokens,
@@ -21,27 +20,18 @@ __global__ __launch_bounds__(ROOM, 1) void moe_gate_up_kernel(
     int keep_bf16, int shared_keep_bf16, int most_groups, int shared_blocks) {
   constexpr int BYTES = RecordShape<F>::BYTES, SHARED_BYTES = RecordShape<FS>::BYTES;
   constexpr int STAGE = 2 * larger_of(KC * BYTES, SHARED_BYTES);
-  constexpr int SHARED_KC = STAGE / 2 / SHARED_BYTES, TEAMS = W / P;
+  constexpr int SHARED_KC = STAGE / 2 / SHARED_BYTES;
   const int lane = threadIdx.x & 31, warp = warp_index(), block = blockIdx.x;
-  const int columns = min_int(tokens, COLUMNS), my_team = warp / P;
   const DeferredNorm norm = {squares, square_count, inverse_size, eps};
 
-  // Shared memory: barriers, rings, x, sums, groups.
-  u8* const copy = dynamic_shared + BARRIERS + W * ST * STAGE;
-  float* const sums = (float*)(copy + copied_bytes);
-  constexpr int SUMS = P > 1 ? 2 * W * 2 * 16 : 0;  // for each column
-  u8* const groups_memory = (u8*)(sums + SUMS * columns);
+  // Shared memory: barriers, rings, groups.
+  u8* const groups_memory = dynamic_shared + BARRIERS + W * ST * STAGE;
   const u32 shared = shared_address(dynamic_shared);
   WarpRing<ST, STAGE> ring(shared + BARRIERS + warp * (ST * STAGE), shared + warp * (ST * 8), lane);
-  const Team team = {warp % P, my_team + 1, (int)threadIdx.x % (P * 32), columns,
-                     sums + SUMS / TEAMS * columns * my_team};
   // Behind the barriers of the rings: factors of up to 8 tokens.
   static_assert(W * ST * 8 + COLUMNS * 4 <= BARRIERS, "room behind the barriers");
   float* const few_factors = (float*)(dynamic_shared + BARRIERS) - COLUMNS;
   const bool few = tokens <= COLUMNS;
-  const auto begin_rows = [&](const u8* from) {
-    if constexpr (COPY) begin_copy<W * 32>(copy, from, 1, copied_bytes, 0);
-  };
   const auto find_factors = [&](const float* factors, float scale) {
     if (!few) return;
     for (int t = warp; t < tokens; t += W) {
@@ -51,31 +41,28 @@ __global__ __launch_bounds__(ROOM, 1) void moe_gate_up_kernel(
   };
   const auto units_of = [&](const Groups& groups, u32 place, u32 blocks, u32 total, int pairs,
                             int of_tokens) {
-    const u32 index = place * TEAMS + my_team, teams = blocks * TEAMS;
-    return PairUnits{(int)(index * total / teams), (int)((index + 1) * total / teams), pairs,
+    const u32 index = place * W + warp, warps = blocks * W;
+    return PairUnits{(int)(index * total / warps), (int)((index + 1) * total / warps), pairs,
                      of_tokens, tokens, &groups};
   };
   const auto rows_of = [&](const u8* from, const float* factors) {
-    return Fragments{from, row_bytes, record_bytes, half_bytes, few ? few_factors : factors,
-                     shared_address(copy)};
+    return Fragments{from, row_bytes, record_bytes, half_bytes, few ? few_factors : factors};
   };
 
   if (block < shared_blocks) {
     const Groups none(groups_memory, most_groups, experts);
     const int of_tokens = (tokens + COLUMNS - 1) / COLUMNS, pairs = shared_inner / 16;
-    PairStream<FS, P, SHARED_KC, ST, STAGE> stream(
+    PairStream<FS, SHARED_KC, ST, STAGE> stream(
         ring, {shared_bank, shared_bank_scale, shared_records},
-        units_of(none, block, shared_blocks, pairs * of_tokens, pairs, of_tokens), team.part);
+        units_of(none, block, shared_blocks, pairs * of_tokens, pairs, of_tokens));
     stream.start();
     wait_for_previous_kernels();
     let_next_kernel_start();
-    begin_rows(shared_x);
     find_factors(shared_x_factors, shared_norm_scale);
-    finish_copies();
+    __syncthreads();
     const Products target = {shared_products, shared_product_factors, shared_inner,
                              shared_keep_bf16};
-    multiply_pairs<FS, P, SHARED_KC, ST, STAGE, COPY>(stream, rows_of(shared_x, shared_x_factors),
-                                                      target, 1, team, lane);
+    multiply_pairs(stream, rows_of(shared_x, shared_x_factors), target, 1, lane);
     return;
   }
   wait_for_previous_kernels();
@@ -83,18 +70,15 @@ __global__ __launch_bounds__(ROOM, 1) void moe_gate_up_kernel(
   Groups groups(groups_memory, most_groups, experts);
   groups.find<W * 32>([&](int slot) { return __ldcg(chosen + slot); }, tokens, per_token, experts);
   const int pairs = inner / 16;
-  PairStream<F, P, KC, ST, STAGE> stream(
+  PairStream<F, KC, ST, STAGE> stream(
       ring, {bank, bank_scale, records},
       units_of(groups, block - shared_blocks, gridDim.x - shared_blocks, *groups.total * pairs,
-               pairs, 0),
-      team.part);
+               pairs, 0));
   stream.start();
-  begin_rows(x);
   find_factors(x_factors, norm_scale);
-  finish_copies();
+  __syncthreads();
   const Products target = {products, product_factors, inner, keep_bf16};
-  multiply_pairs<F, P, KC, ST, STAGE, COPY>(stream, rows_of(x, x_factors), target, per_token, team,
-                                            lane);
+  multiply_pairs(stream, rows_of(x, x_factors), target, per_token, lane);
 }
 
 }  // namespace ninfer

@@ -236,6 +236,7 @@ NINFER_DEVICE void multiply_tile(TileRing<F, KC>& ring, Multiplier<F, N>& produc
   using Ring = TileRing<F, KC>;
   int held = -1;  // the stage before, while its last record is in flight
   const auto release = [&]() {
+    __syncwarp();  // all lanes have read it
     if (held >= 0 && lane == 0) barrier_arrive(ring.empty + 8 * held);
     held = -1;
   };
@@ -255,7 +256,6 @@ NINFER_DEVICE void multiply_tile(TileRing<F, KC>& ring, Multiplier<F, N>& produc
       product.finish();
       product.forget();
       release();
-      __syncwarp();
       if (lane == 0) barrier_arrive(ring.empty + 8 * ring.slot);
     } else {
       held = ring.slot;

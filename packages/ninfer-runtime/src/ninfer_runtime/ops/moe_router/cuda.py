@@ -81,7 +81,7 @@ def moe_router(
     if T == 0:
         return
     device = device_of(x)
-    rows = _row_arguments(x, words)
+    rows = [*token_rows(x), *norm_arguments(words.norm if words else None)[:-1]]
     if T <= TOKENS_AT_ONCE and device.target.has_clusters and D <= FEW_WIDTH and E <= FEW_EXPERTS:
         device.launch(
             FEW_KERNEL,
@@ -125,14 +125,12 @@ def unfinished_words(x: Tensor) -> PackedActivations | None:
     return words if words and words.norm else None
 
 
-def _row_arguments(x: Tensor, words: PackedActivations | None) -> list[Argument]:
-    """Where the rows lie, and the norm that is to be finished."""
-    chunk = COLUMN_CHUNK
+def token_rows(x: Tensor) -> list[Argument]:
+    """Where the rows lie: as bf16 in the order of products if their norm is to be finished."""
+    chunk, words = COLUMN_CHUNK, unfinished_words(x)
     if words is None:
-        strides = longs(element_strides(x)[0], chunk)
-        return [pointer(x), *strides, *integers(0), *norm_arguments(None)[:-1]]
-    strides = longs(chunk, chunk * words.x_rows)
-    return [(words.data, POINTER), *strides, *integers(1), *norm_arguments(words.norm)[:-1]]
+        return [pointer(x), *longs(element_strides(x)[0], chunk), *integers(0)]
+    return [(words.data, POINTER), *longs(chunk, chunk * words.x_rows), *integers(1)]
 
 
 def _instance(D: int, E: int) -> tuple[int, int] | None:

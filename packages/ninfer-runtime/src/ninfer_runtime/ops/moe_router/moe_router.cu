@@ -6,6 +6,7 @@
 #include "ninfer/mma.cuh"
 #include "ninfer/reduce.cuh"
 #include "ninfer/residual_sums.cuh"
+#include "ninfer/router_rows.cuh"
 
 namespace ninfer {
 
@@ -27,33 +28,6 @@ NINFER_DEVICE u32 count_arrival(u32* counter) {
   return before;
 }
 
-// The rows of the tokens: 32 columns of K lie together, as they are or as a B fragment
-// (ActivationRows).
-struct TokenRows {
-  const u16* x;
-  i64 row_stride, chunk_stride;  // in elements, the second one from 32 columns to the next
-  int size, tokens;
-  bool fragments;
-  DeferredNorm norm;
-
-  // Eight values of a token at column `k`, of weights' rows those that `arrange` has put there.
-  NINFER_DEVICE uint4 load(int token, int k) const {
-    if (token >= tokens || k >= size) return make_uint4(0, 0, 0, 0);
-    return load_global_16(x + (k >> 5) * chunk_stride + token * row_stride + (k & 31));
-  }
-  // Weights of neighbouring columns from a multiple of 32 on, which four neighbouring lanes hold, in the
-  // order of the values of `load`.
-  NINFER_DEVICE uint4 arrange(const uint4& weights) const {
-    u32 r[4] = {weights.x, weights.y, weights.z, weights.w};
-    if (fragments) transpose_over_four_lanes(r);
-    return make_uint4(r[0], r[1], r[2], r[3]);
-  }
-  // What the products of a token are still to be multiplied with, by a warp.
-  NINFER_DEVICE float factor(int token, int lane) const {
-    return norm.squares ? norm.factor(token, lane, 1.f) : 1.f;
-  }
-};
-
 // Where the choices go.
 struct Choice {
   int experts, per_token;
@@ -61,13 +35,16 @@ struct Choice {
   float* weights;         // [T, A]
   float* shared_weights;  // [T]
 
-  // By one warp; score(experts) is that of the shared expert.
+  // By one warp, which has `list`; score(e) is still to be multiplied with `factor`, score(experts) that
+  // of the shared expert.
   template <int HELD, class Score>
-  NINFER_DEVICE void make(int token, int lane, float factor, Score score) const {
-    const Chosen mine = choose_experts<HELD>(experts, per_token, lane, factor, score);
+  NINFER_DEVICE void make(int token, int lane, float factor, u64* list, Score score) const {
+    const Chosen mine = choose_experts<HELD>(
+        experts, per_token, lane, list, [&](int expert) { return order_of(score(expert)); });
+    const float weight = weight_of(mine, per_token, lane, factor);
     if (lane < per_token) {
       chosen[(i64)token * per_token + lane] = mine.expert;
-      weights[(i64)token * per_token + lane] = mine.weight;
+      weights[(i64)token * per_token + lane] = weight;
     }
     if (lane == 0) shared_weights[token] = shared_weight_of(score(experts) * factor);
   }
@@ -162,6 +139,7 @@ __global__ __launch_bounds__(WARPS * 32, CHUNKS > 8 ? 1 : 2) void moe_scores_ker
   if (!choose) return;
 
   __shared__ bool last;
+  __shared__ u64 lists[WARPS][32];
   __syncthreads();
   if (threadIdx.x == 0) {
     last = count_arrival(arrived + column_block) == tiles - 1;
@@ -172,7 +150,7 @@ __global__ __launch_bounds__(WARPS * 32, CHUNKS > 8 ? 1 : 2) void moe_scores_ker
   for (int group = column_block; group < groups; group += column_blocks) {
     const int token = group * COLUMNS + warp;
     if (token < tokens)
-      choice.make<HELD>(token, lane, token_rows.factor(token, lane), [&](int expert) {
+      choice.make<HELD>(token, lane, token_rows.factor(token, lane), lists[warp], [&](int expert) {
         return __ldcg(scores + (i64)token * pitch + expert);
       });
   }
@@ -187,9 +165,10 @@ __global__ __launch_bounds__(WARPS * 32) void moe_choice_kernel(const float* sco
   let_next_kernel_start();
   wait_for_previous_kernels();
   const Choice choice = {experts, per_token, chosen, weights, shared_weights};
-  const int token = blockIdx.x * WARPS + warp_index();
+  __shared__ u64 lists[WARPS][32];
+  const int warp = warp_index(), token = blockIdx.x * WARPS + warp;
   if (token < tokens)
-    choice.make<HELD>(token, threadIdx.x & 31, 1.f, [&](int expert) {
+    choice.make<HELD>(token, threadIdx.x & 31, 1.f, lists[warp], [&](int expert) {
       return __ldcg(scores + (i64)token * pitch + expert);
     });
 }
@@ -248,7 +227,8 @@ __global__ __launch_bounds__(2 * WARPS * 32, 1) void moe_route_few_kernel(
   if (!chooses) return;
   const Choice choice = {experts, per_token, chosen, weights, shared_weights};
   const float factor = squares ? token_rows.norm.factor_of(squares_part, 1.f) : 1.f;
-  choice.make<CLUSTER_HELD>(token, lane, factor, [&](int expert) {
+  __shared__ u64 list[32];
+  choice.make<CLUSTER_HELD>(token, lane, factor, list, [&](int expert) {
     if (expert < experts) return scores[expert];
     float sum = 0.f;
 #pragma unroll

@@ -75,6 +75,7 @@ struct WarpRing {
       for (int i = 0; i < STAGES; i++) barrier_init(barriers + 8 * i, 1);
       barrier_init_fence();
     }
+    __syncwarp();
 #endif
   }
 

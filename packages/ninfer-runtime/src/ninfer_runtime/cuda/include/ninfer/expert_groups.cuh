@@ -29,23 +29,6 @@ NINFER_DEVICE int fragment_place(int k) {
   return (k >> 5) * 32 + q * 8 + step * 4 + upper * 2 + (k & 1);
 }
 
-// Begins to copy `rows` rows of `bytes` to shared memory, `pitch` from one to the next; by the whole
-// block, which waits with `finish_copies`. All of them are on their way together.
-template <int THREADS>
-NINFER_DEVICE void begin_copy(const void* target, const void* source, int rows, int bytes,
-                              int pitch) {
-  const u32 begin = shared_address(target), chunks = bytes / 16;
-  for (u32 i = threadIdx.x; i < rows * chunks; i += THREADS) {
-    const u32 row = i / chunks;
-    copy_16(begin + row * pitch + (i - row * chunks) * 16, (const u8*)source + i * 16);
-  }
-}
-NINFER_DEVICE void finish_copies() {
-  commit_copies();
-  wait_for_copies<0>();
-  __syncthreads();
-}
-
 // The groups of all experts, in shared memory; every block finds the same.
 struct Groups {
   int* total;
@@ -149,7 +132,6 @@ struct Fragments {
   const u8* data;
   u32 row_bytes, record_bytes, half_bytes;  // from one to the next
   const float* factors;                     // [row], null if all are 1
-  u32 shared;                               // where a copy lies in shared memory
 
   NINFER_DEVICE u32 place(int row, int record, int q) const {
     return row * row_bytes + record * record_bytes + q * 16;
@@ -157,10 +139,6 @@ struct Fragments {
   NINFER_DEVICE void load(int row, int record, int q, u32* b) const {
     const u8* p = data + place(row, record, q);
     unpack_fragment(load_global_16(p), load_global_16(p + half_bytes), b);
-  }
-  NINFER_DEVICE void load_copy(int row, int record, int q, u32* b) const {
-    const u32 p = shared + place(row, record, q);
-    unpack_fragment(load_shared_16(p), load_shared_16(p + half_bytes), b);
   }
   NINFER_DEVICE float factor(int row) const { return factors ? factors[row] : 1.f; }
 };

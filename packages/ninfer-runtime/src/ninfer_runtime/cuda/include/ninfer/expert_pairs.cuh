@@ -1,9 +1,7 @@
-// Gates and up matrices of experts by teams of warps, each with a ring of its own: what the down matrices
-// get.
+// Gates and up matrices of experts by warps, each with a ring of its own: what the down matrices get.
 #pragma once
 #include "ninfer/activation_rows.cuh"
 #include "ninfer/expert_groups.cuh"
-#include "ninfer/reduce.cuh"
 #include "ninfer/weight_record.cuh"
 
 namespace ninfer {
@@ -25,8 +23,8 @@ struct Products {
   }
 };
 
-// What a team of warps computes of one kind of matrix: units [begin, end), each a row tile of gate
-// and the same of up for the columns of a group.
+// What a warp computes of one kind of matrix: units [begin, end), each a row tile of gate and the same of
+// up for the columns of a group.
 struct PairUnits {
   int begin, end;
   int pairs;            // row tiles of a gate matrix
@@ -52,34 +50,31 @@ struct PairUnits {
   }
 };
 
-// F: format. P: warps of a team, which split K. KC: records of each matrix in a stage. ST: stages.
-template <int F, int P, int KC, int ST, int STAGE>
+// F: format. KC: records of each matrix in a stage. ST: stages.
+template <int F, int KC, int ST, int STAGE>
 struct PairStream {
   WarpRing<ST, STAGE> ring;
   Bank bank;
   PairUnits units;
-  int first, count, chunks;  // this warp's records of a row tile
-  int unit, chunk;           // to be loaded next
+  int chunks;       // of a row tile
+  int unit, chunk;  // to be loaded next
 
-  NINFER_DEVICE PairStream(WarpRing<ST, STAGE> ring, Bank bank, PairUnits units, int part)
-      : ring(ring), bank(bank), units(units), unit(units.begin), chunk(0) {
-    first = part * bank.records / P;
-    count = (part + 1) * bank.records / P - first;
-    chunks = (count + KC - 1) / KC;
-  }
+  NINFER_DEVICE PairStream(WarpRing<ST, STAGE> ring, Bank bank, PairUnits units)
+      : ring(ring), bank(bank), units(units), chunks((bank.records + KC - 1) / KC),
+        unit(units.begin), chunk(0) {}
 
   NINFER_DEVICE void fill(int stage) {
     u32 num_bytes = 0;
     const u8 *gate = nullptr, *up = nullptr;
-    if (unit < units.end && chunks > 0) {
+    if (unit < units.end) {
       constexpr int BYTES = RecordShape<F>::BYTES;
-      const int record = first + chunk * KC;
-      num_bytes = min_int(KC, count - chunk * KC) * BYTES;
+      const int record = chunk * KC;
+      num_bytes = min_int(KC, bank.records - record) * BYTES;
       gate = bank.data + ((u64)units.gate_tile(unit) * bank.records + record) * BYTES;
       up = gate + (u64)units.pairs * bank.records * BYTES;
     }
     ring.fill_halves(stage, gate, up, num_bytes);
-    if (++chunk >= chunks) {
+    if (++chunk == chunks) {
       chunk = 0;
       unit++;
     }
@@ -93,33 +88,27 @@ struct PairStream {
     __syncwarp();
   }
 
-  // Sums of gate and up of one unit, this warp's part of K; rows g, g + 8, columns 2q, 2q + 1.
-  template <bool COPY>
+  // Sums of gate and up of one unit; rows g, g + 8, columns 2q, 2q + 1.
   NINFER_DEVICE void multiply(float* gate, float* up, const Fragments& x, int row, int lane) {
     constexpr int BYTES = RecordShape<F>::BYTES;
-    u32 b[COPY ? 1 : KC][8];
+    u32 b[KC][8];
     const auto load = [&](int c) {
 #pragma unroll
       for (int i = 0; i < KC; i++)
-        if (i < count - c * KC) x.load(row, first + c * KC + i, lane & 3, b[i]);
+        if (i < bank.records - c * KC) x.load(row, c * KC + i, lane & 3, b[i]);
     };
-    if constexpr (!COPY) load(0);
+    load(0);
 #pragma unroll
     for (int i = 0; i < 4; i++) gate[i] = up[i] = 0.f;
     for (int c = 0; c < chunks; c++) {
-      const int valid = count - c * KC;
+      const int valid = bank.records - c * KC;
       const u32 stage = ring.wait();
       const auto use = [&](int i) {
-        u32 copied[8];
-        if constexpr (COPY) x.load_copy(row, first + c * KC + i, lane & 3, copied);
-        const u32* of_x = COPY ? copied : b[COPY ? 0 : i];
-        multiply_record<F>(gate, load_record<F>(stage + i * BYTES, lane), of_x);
-        multiply_record<F>(up, load_record<F>(stage + STAGE / 2 + i * BYTES, lane), of_x);
+        multiply_record<F>(gate, load_record<F>(stage + i * BYTES, lane), b[i]);
+        multiply_record<F>(up, load_record<F>(stage + STAGE / 2 + i * BYTES, lane), b[i]);
       };
       if (valid >= KC) {  // without conditions in between, records overlap
-        // Teams of four have few records each, and registers are to be left to other kernels.
-        constexpr int TOGETHER = COPY && P == 4 ? larger_of(1, KC / 2) : KC;
-#pragma unroll TOGETHER
+#pragma unroll
         for (int i = 0; i < KC; i++) use(i);
       } else {
 #pragma unroll
@@ -128,22 +117,16 @@ struct PairStream {
       }
       const int free = ring.release();
       if (ring.fills()) fill(free);
-      if constexpr (!COPY) load(c + 1);
+      load(c + 1);
     }
   }
 };
 
-// What the team of a warp is called, and where it leaves sums: [P][2][columns][16] two times.
-struct Team {
-  int part, barrier, thread, columns;
-  float* sums;
-};
-
-// A unit's products by one warp that has the whole sums: rows g, g + 8 and columns 2q, 2q + 1.
+// The products of a unit: rows g, g + 8 and columns 2q, 2q + 1.
 template <int F>
-NINFER_DEVICE void finish_alone(const PairUnits& units, int unit, const Bank& bank,
-                                const Fragments& x, const Products& products, int slots_per_token,
-                                const float* gate, const float* up, int lane) {
+NINFER_DEVICE void finish_pair(const PairUnits& units, int unit, const Bank& bank,
+                              const Fragments& x, const Products& products, int slots_per_token,
+                               const float* gate, const float* up, int lane) {
   const int group = units.group(unit), size = units.size(group), pair = units.pair(unit);
   const int g = lane >> 2, q = lane & 3;
   float scale[2][2] = {{record_factor<F>(), record_factor<F>()},
@@ -174,69 +157,18 @@ NINFER_DEVICE void finish_alone(const PairUnits& units, int unit, const Bank& ba
   }
 }
 
-// A unit's products by a team, whose threads sum up one element each, in the order of the warps.
-template <int F, int P>
-NINFER_DEVICE void finish_together(const PairUnits& units, int unit, const Bank& bank,
-                                   const Fragments& x, const Products& products,
-                                   int slots_per_token, const float* sums, const Team& team) {
-  const int group = units.group(unit), size = units.size(group), columns = team.columns;
-#pragma unroll
-  for (int i = 0; i < COLUMNS * 16; i += P * 32) {
-    const int column = (i + team.thread) / 16, row = team.thread % 16;
-    const bool valid = column < size;
-    float gate = 0.f, up = 0.f, h = 0.f;
-    int slot = 0;
-    if (valid) {
-      slot = units.slot(group, column);
-#pragma unroll
-      for (int w = 0; w < P; w++) {
-        gate += sums[(w * 2 * columns + column) * 16 + row];
-        up += sums[((w * 2 + 1) * columns + column) * 16 + row];
-      }
-      const float factor = record_factor<F>() * x.factor(slot / slots_per_token);
-      gate *= factor;
-      up *= factor;
-      if (bank.row_scale) {
-        const float* scale = bank.row_scale + units.gate_tile(unit) * 16 + row;
-        gate *= scale[0];
-        up *= scale[units.pairs * 16];
-      }
-      h = silu(gate) * up;
-    }
-    const float largest = warp_max<16>(fabsf(h));
-    if (valid) products.store(slot, units.pair(unit) * 16 + row, h, largest);
-  }
-}
-
-// All units of a team.
-template <int F, int P, int KC, int ST, int STAGE, bool COPY>
-NINFER_DEVICE void multiply_pairs(PairStream<F, P, KC, ST, STAGE>& stream, const Fragments& x,
-                                  const Products& products, int slots_per_token, const Team& team,
-                                  int lane) {
+// All units of a warp.
+template <int F, int KC, int ST, int STAGE>
+NINFER_DEVICE void multiply_pairs(PairStream<F, KC, ST, STAGE>& stream, const Fragments& x,
+                                  const Products& products, int slots_per_token, int lane) {
   const PairUnits& units = stream.units;
-  int turn = 0;
-  for (int unit = units.begin; unit < units.end; unit++, turn ^= 1) {
+  for (int unit = units.begin; unit < units.end; unit++) {
     const int group = units.group(unit), size = units.size(group);
     // Lanes of columns that do not exist read the last one; their sums are not stored.
     const int slot = units.slot(group, min_int(lane >> 2, size - 1));
-    float acc[2][4];
-    stream.template multiply<COPY>(acc[0], acc[1], x, slot / slots_per_token, lane);
-    if constexpr (P == 1) {
-      finish_alone<F>(units, unit, stream.bank, x, products, slots_per_token, acc[0], acc[1], lane);
-    } else {
-      // The array alternates, so that one barrier is enough.
-      float* sums = team.sums + turn * (P * 2 * team.columns * 16);
-#pragma unroll
-      for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          const int column = 2 * (lane & 3) + (e & 1), row = (lane >> 2) + 8 * (e >> 1);
-          if (column < team.columns)
-            sums[((team.part * 2 + m) * team.columns + column) * 16 + row] = acc[m][e];
-        }
-      synchronize_threads(team.barrier, P * 32);
-      finish_together<F, P>(units, unit, stream.bank, x, products, slots_per_token, sums, team);
-    }
+    float gate[4], up[4];
+    stream.multiply(gate, up, x, slot / slots_per_token, lane);
+    finish_pair<F>(units, unit, stream.bank, x, products, slots_per_token, gate, up, lane);
   }
 }
 

@@ -23,6 +23,10 @@ NINFER_DEVICE void wait_for_previous_kernels() {
 // ends only after it has waited, the order of what they write does not depend on where this is called:
 // a short kernel calls it first, so that the next one may fetch weights; a long one that fills the
 // multiprocessors calls it once its own loads run.
+//
+// Blocks of a kernel may wait for one another if the device holds all of them at once: those of kernels
+// before it have all started by then and end without it, those of later kernels start once all of this
+// one have started and called this.
 NINFER_DEVICE void let_next_kernel_start() {
 #if NINFER_HAS_BULK_COPY
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
