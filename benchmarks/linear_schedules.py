@@ -55,7 +55,7 @@ BLOCKS = {
 }
 """Blocks for each SM, and blocks that shall fit there with those of the next kernel, by warps."""
 
-MOST_IN_REGISTERS = 9
+MOST_IN_REGISTERS = 10
 """Records of x that a warp may keep there: 8 registers each."""
 
 
@@ -85,7 +85,8 @@ def staged(problem: Problem, schedule: Skinny) -> Iterator[Skinny]:
         ring = replace(schedule, stage=stage, last=last)
         for stages, ahead in ((2, 0), (2, 1), (3, 0), (3, 1)):
             for place in places if rest else [*places, X_IN_SHARED]:
-                yield replace(ring, stages=stages, x_place=place, ahead=ahead)
+                for held in (0, 1) if place != X_IN_SHARED else (0,):
+                    yield replace(ring, stages=stages, x_place=place, ahead=ahead, held=held)
 
 
 def wide(problem: Problem, target: Target) -> Iterator[Medium | Wide]:
@@ -114,7 +115,8 @@ def table(results: list[tuple[LinearCase, list[tuple[float, Schedule]]]], target
         for shape, alike in sorted(rows.items()):
             common = set.intersection(*(set(each) for each in alike))
             best = min(common, key=lambda schedule: sum(each[schedule] for each in alike))
-            entry = [getattr(best, field.name) for field in fields(best)][1:]
+            values = [getattr(best, field.name) for field in fields(best)][1:]
+            entry = values if values[-1] else values[:-1]  # held
             lines.append(f"        {shape}: {tuple(entry)},\n")
         lines.append("    },\n")
     return "".join([*lines, "}\n"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.runtime.packed_weights import pack_weight
 
-from ninfer_runtime.cuda.graph import Graph
 from ninfer_runtime.device import DType
 from ninfer_runtime.errors import OpArgumentError, UnsupportedOpError
 from ninfer_runtime.ops.add_rms_norm import add_product_rms_norm
@@ -236,8 +235,8 @@ def test_a_graph_repeats(gpu, stored_weight, rng, T):
     both()
     expected = gpu.to_host(out)
     assert np.isfinite(expected).all()
+    graph = gpu.capture(both)
     gpu.clear(out)
-    graph = Graph(gpu.stream.handle, both)
     for _ in range(3):
         graph.replay()
     np.testing.assert_array_equal(gpu.to_host(out), expected)

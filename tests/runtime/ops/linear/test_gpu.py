@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.runtime.packed_weights import pack_weight, stored_row_factors
 
-from ninfer_runtime.cuda.graph import Graph
 from ninfer_runtime.device import DType, Tensor
 from ninfer_runtime.device.dtypes import float32_to_bf16
 from ninfer_runtime.errors import UnsupportedOpError
@@ -136,9 +135,9 @@ def test_a_graph_repeats_and_is_updated(gpu, stored_weight, rng, T):
 
     into(first)
     expected = gpu.to_host(first)
+    graph = gpu.capture(lambda: into(first))
     with gpu.on_stream():
         first.array[...] = 0x7FC0
-    graph = Graph(gpu.stream.handle, lambda: into(first))
     for _ in range(3):
         graph.replay()
     np.testing.assert_array_equal(gpu.to_host(first), expected)

@@ -27,6 +27,15 @@ K = 64 * 16 * 3
 SPLIT: dict[str, dict[str, Any]] = {
     "even": {"warps": 8, "stage": 2, "last": 1, "ahead": 1},
     "even, x in registers": {"warps": 8, "stage": 3, "last": 3, "x_place": 3},
+    "even, words held": {"warps": 8, "stage": 2, "last": 1, "held": 1},
+    "even, x in registers, words held": {
+        "warps": 8,
+        "stage": 2,
+        "last": 1,
+        "x_place": 3,
+        "held": 1,
+    },
+    "uneven, words held": {"stage": 2, "last": 0, "x_place": 2, "held": 1},
     "uneven, x in registers": {"stage": 1, "last": 0, "x_place": 2, "stages": 3, "ahead": 2},
 }
 

@@ -143,6 +143,16 @@ def test_warps_with_different_numbers_of_records_keep_x_in_registers():
         assert not replace(schedule, **other).fits(problem, HOPPER)
 
 
+def test_words_are_held_of_constant_numbers_of_records():
+    problem = problem_of(RECORD_FORMATS["q5_g64_fp16"], (5120, 6144), 1)
+    for schedule in (Skinny(1, 16, 3, 3, 2), Skinny(1, 9, 4, 0, 2, x_place=11)):
+        assert schedule.fits(problem, HOPPER)
+        assert replace(schedule, held=1).fits(problem, HOPPER)
+    uneven = Skinny(1, 9, 3, 0, 2)
+    assert uneven.fits(problem, HOPPER)
+    assert not replace(uneven, held=1).fits(problem, HOPPER)
+
+
 def test_what_adds_to_a_residual_has_registers_to_spare():
     schedule = Skinny(1, 8, 4, 4, 2, blocks=3, resident=3)
     assert schedule.for_sums() == replace(schedule, blocks=2, resident=2)

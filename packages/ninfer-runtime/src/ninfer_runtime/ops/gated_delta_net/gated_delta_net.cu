@@ -219,6 +219,7 @@ __launch_bounds__(THREADS, STRIPS == 4 && sizeof(W) == 2 ? 4 : 3) void gated_del
           own[r].advance(key[t] + part, decay[t], beta[t], value[t][row + r * ROWS_AT_ONCE]);
         if (t + 1 == stored) store_state();
         if (t < replayed) continue;
+        __syncwarp();  // all lanes of a row have read its value
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
           const float sum = own[r].read(query[t] + part);

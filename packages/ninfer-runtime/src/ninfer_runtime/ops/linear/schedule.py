@@ -76,6 +76,8 @@ class Skinny:
         resident: Blocks that registers are kept small enough for on an SM.
         ahead: Stages that are filled before x is there, 0 for all: what is on its way delays x, and the
             end of the kernel before.
+        held: Whether registers hold a stage's words before they are multiplied, so that it is filled again
+            sooner; 0 or 1.
     """
 
     x_rows: int
@@ -88,6 +90,7 @@ class Skinny:
     x_place: int = X_IN_SHARED
     resident: int = 1
     ahead: int = 0
+    held: int = 0
 
     def kernel(self, record_format: RecordFormat, result: Result = Result.STORED) -> Kernel:
         """The instance that runs it."""
@@ -103,6 +106,7 @@ class Skinny:
             self.x_place,
             result.value,
             self.ahead or self.stages,
+            self.held,
         )
         return Kernel(
             "ops/linear/skinny.cu",
@@ -137,7 +141,7 @@ class Skinny:
         elif self.x_place > 0:
             if not rest or self.x_place != count + 1:
                 return False
-        elif self.splits > 1:
+        elif self.splits > 1 or self.held:
             return False
         if self.splits > 1 and problem.tiles * ROWS * self.x_rows > EXCHANGED_WORDS:
             return False

@@ -3,7 +3,8 @@
 
 namespace ninfer {
 
-template <int F, int XR, int W, int KC, int KL, int ST, int S, int MB, int XM, int RESULT, int AHEAD>
+template <int F, int XR, int W, int KC, int KL, int ST, int S, int MB, int XM, int RESULT, int AHEAD,
+          int HELD>
 __global__ __launch_bounds__(W * 32, MB) void linear_skinny_kernel(
     const u8* __restrict__ weight, const u8* x, void* y, const float* __restrict__ row_scale,
     const float* column_scale, int tiles, int rows, int columns, int stride, int records,
@@ -15,7 +16,7 @@ __global__ __launch_bounds__(W * 32, MB) void linear_skinny_kernel(
       weight, x, y, row_scale, column_scale, tiles, rows, columns, stride, records, float_output,
       beside, squares, square_count, inverse_size, eps, norm_scale, residual, norm_weight,
       norm_offset, squares_out, half, half_factor, words, words_factor, exchanged};
-  const SkinnyProduct<F, XR, W, KC, KL, ST, S, MB, XM, RESULT, AHEAD> product(arguments);
+  const SkinnyProduct<F, XR, W, KC, KL, ST, S, MB, XM, RESULT, AHEAD, HELD> product(arguments);
   product.multiply_in(blockIdx.x, gridDim.x);
 }
 

@@ -8,7 +8,7 @@ namespace ninfer {
 template <int F, int KC, int KL, int ST, int XM, int AHEAD>
 struct StackedPart {
   template <int XR, int W, int MB>
-  using Product = SkinnyProduct<F, XR, W, KC, KL, ST, 1, MB, XM, STORED, AHEAD>;
+  using Product = SkinnyProduct<F, XR, W, KC, KL, ST, 1, MB, XM, STORED, AHEAD, false>;
   static constexpr bool TAKES_WORDS = F == BF16;
 };
 

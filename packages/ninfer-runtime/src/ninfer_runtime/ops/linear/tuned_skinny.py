@@ -2,16 +2,16 @@
 
 For each weight format and number of rows of x in memory: the records of a row tile (K / 64) and how
 many row tiles there are (`tile_class`), then warps, stage, last, stages, splits, blocks, x_place,
-resident and ahead of `Skinny`. ``benchmarks/linear_schedules.py`` found those that are fastest for a
-matrix alone and writes this file; where several matrices of the models are alike in both, the schedule is
-the one with the smallest mean of relative times. Those of the large matrices of q4, q5 and nvfp4 were
-chosen in a chain of a layer's launches, where others are faster than alone: what counts there is how
-soon a block starts to multiply, and that all end together.
+resident, ahead and, if it is 1, held of `Skinny`. ``benchmarks/linear_schedules.py`` found those that
+are fastest for a matrix alone and writes this file; where several matrices of the models are alike in
+both, the schedule is the one with the smallest mean of relative times. Those of the large matrices of
+q4, q5 and nvfp4 were chosen in a chain of a layer's launches, where others are faster than alone: what
+counts there is how soon a block starts to multiply, and that all end together.
 """
 
 from __future__ import annotations
 
-Entry = tuple[int, int, int, int, int, int, int, int, int]
+Entry = tuple[int, ...]
 
 CLASS_TILES = (500, 1000)
 
@@ -92,10 +92,10 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (8, 0): (4, 2, 2, 2, 1, 3, 2, 3, 0),
         (32, 1): (8, 4, 4, 2, 1, 2, 0, 2, 0),
         (64, 0): (4, 4, 4, 3, 1, 4, 0, 4, 0),
-        (80, 0): (4, 4, 4, 2, 1, 4, 0, 4, 0),
-        (80, 1): (8, 5, 5, 2, 1, 3, 0, 3, 0),
+        (80, 0): (16, 5, 5, 2, 1, 1, 5, 1, 1),
+        (80, 1): (8, 5, 5, 2, 1, 3, 0, 3, 1),
         (80, 2): (16, 5, 5, 2, 1, 1, 5, 1, 0),
-        (96, 0): (8, 4, 4, 2, 1, 2, 0, 3, 0),
+        (96, 0): (16, 6, 6, 2, 1, 1, 6, 1, 1),
         (160, 0): (8, 5, 5, 2, 1, 3, 0, 3, 0),
         (272, 0): (16, 9, 0, 2, 2, 1, 9, 1, 1),
     },
@@ -125,12 +125,12 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (8, 0): (4, 2, 2, 2, 1, 4, 2, 4, 0),
         (32, 1): (4, 8, 8, 2, 1, 4, 0, 4, 0),
         (64, 0): (4, 8, 8, 2, 1, 3, 0, 3, 0),
-        (80, 0): (16, 5, 5, 2, 1, 1, 5, 1, 1),
-        (80, 1): (16, 5, 5, 2, 1, 1, 5, 1, 0),
+        (80, 0): (4, 10, 10, 2, 1, 4, 0, 4, 1),
+        (80, 1): (8, 5, 5, 2, 1, 3, 0, 3, 1),
         (80, 2): (16, 5, 5, 2, 1, 1, 5, 1, 1),
-        (96, 0): (8, 4, 4, 2, 1, 3, 0, 3, 0),
+        (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 0, 1),
         (160, 0): (8, 10, 10, 2, 1, 1, 0, 1, 0),
-        (272, 0): (16, 9, 8, 2, 1, 1, 0, 1, 0),
+        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 1, 1),
     },
     ("q4_g64_fp16", 4): {
         (8, 0): (8, 1, 1, 2, 1, 1, 1, 1, 0),
@@ -141,7 +141,7 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (80, 2): (16, 5, 5, 2, 1, 1, 5, 1, 1),
         (96, 0): (8, 4, 4, 2, 1, 2, 0, 2, 0),
         (160, 0): (8, 10, 10, 2, 1, 1, 0, 1, 0),
-        (272, 0): (8, 9, 8, 2, 2, 1, 0, 1, 0),
+        (272, 0): (16, 3, 0, 2, 2, 1, 9, 1, 1, 1),
     },
     ("q4_g64_fp16", 8): {
         (8, 0): (8, 1, 1, 2, 1, 2, 1, 3, 0),
@@ -152,18 +152,18 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (80, 2): (16, 5, 5, 2, 1, 1, 5, 1, 1),
         (96, 0): (8, 6, 6, 2, 1, 1, 0, 1, 0),
         (160, 0): (8, 4, 4, 3, 1, 1, 0, 1, 0),
-        (272, 0): (8, 9, 8, 2, 2, 1, 0, 1, 0),
+        (272, 0): (16, 3, 0, 2, 2, 1, 9, 1, 1, 1),
     },
     ("q5_g64_fp16", 1): {
         (8, 0): (4, 2, 2, 2, 1, 4, 2, 4, 0),
         (32, 1): (4, 3, 2, 3, 1, 3, 0, 3, 0),
         (64, 0): (4, 8, 8, 2, 1, 3, 0, 3, 0),
-        (80, 0): (16, 3, 2, 2, 1, 1, 5, 1, 1),
-        (80, 1): (16, 3, 2, 2, 1, 1, 5, 1, 1),
+        (80, 0): (8, 5, 5, 2, 1, 2, 10, 2, 1),
+        (80, 1): (8, 5, 5, 2, 1, 3, 0, 3, 1),
         (80, 2): (4, 10, 10, 2, 1, 3, 0, 3, 0),
-        (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 1),
+        (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 0, 1),
         (160, 0): (8, 10, 10, 2, 1, 1, 0, 1, 0),
-        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 0),
+        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 0, 1),
     },
     ("q5_g64_fp16", 4): {
         (8, 0): (8, 1, 1, 2, 1, 2, 1, 2, 0),
@@ -174,7 +174,7 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (80, 2): (8, 5, 5, 2, 1, 2, 0, 2, 0),
         (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 1),
         (160, 0): (8, 10, 10, 2, 1, 1, 0, 1, 0),
-        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 0),
+        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 0, 1),
     },
     ("q5_g64_fp16", 8): {
         (8, 0): (8, 1, 1, 2, 1, 2, 1, 3, 0),
@@ -185,18 +185,18 @@ TUNED_SKINNY: dict[tuple[str, int], dict[tuple[int, int], Entry]] = {
         (80, 2): (16, 5, 5, 2, 1, 1, 5, 1, 0),
         (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 1),
         (160, 0): (8, 5, 5, 2, 1, 1, 0, 1, 0),
-        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 1),
+        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 0, 1),
     },
     ("q6_g64_fp16", 1): {
         (8, 0): (4, 2, 2, 2, 1, 3, 2, 3, 0),
         (32, 1): (4, 8, 8, 2, 1, 3, 0, 3, 0),
         (64, 0): (4, 8, 8, 2, 1, 3, 0, 3, 0),
-        (80, 0): (16, 3, 2, 2, 1, 1, 5, 1, 0),
-        (80, 1): (4, 5, 5, 3, 1, 3, 0, 3, 0),
+        (80, 0): (16, 3, 2, 2, 1, 1, 5, 1, 0, 1),
+        (80, 1): (8, 5, 5, 2, 1, 3, 0, 3, 1),
         (80, 2): (16, 3, 2, 2, 1, 1, 5, 1, 0),
-        (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 0),
+        (96, 0): (16, 3, 3, 2, 1, 1, 6, 1, 0, 1),
         (160, 0): (8, 5, 5, 2, 1, 2, 0, 2, 0),
-        (272, 0): (8, 6, 5, 3, 2, 1, 0, 1, 0),
+        (272, 0): (16, 3, 0, 3, 2, 1, 9, 1, 2),
     },
     ("q6_g64_fp16", 4): {
         (8, 0): (8, 1, 1, 2, 1, 1, 1, 1, 0),

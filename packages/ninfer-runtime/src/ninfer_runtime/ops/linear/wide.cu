@@ -125,6 +125,7 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
     int slot = 0, held = -1;  // held: the stage before, while its last record is in flight
     u32 phase = 0, record = my_records, x_tile = my_x;  // of the stage in `slot`
     const auto release = [&]() {
+      __syncwarp();  // all lanes have read it
       if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
       held = -1;
     };
@@ -150,7 +151,6 @@ __global__ __launch_bounds__((G + 1) * 128, 1) void linear_wide_kernel(
           product.finish();
           product.forget();
           release();
-          __syncwarp();
           if (lane == 0) barrier_arrive(empty + 8 * slot);
         } else {
           held = slot;

@@ -50,7 +50,8 @@ struct SkinnyArguments {
 // that split K, 1 or 2 (row_tiles.cuh). MB: blocks that an SM must be able to hold. XM: where x lies
 // while the block works: in shared memory, in global memory, or, if positive, in registers (then it
 // is the number of records of a warp and row tile, or one more). AHEAD: stages that are filled before x
-// is there; the others would only delay it, and the end of the kernel before. `beside`: the launch
+// is there; the others would only delay it, and the end of the kernel before. HELD: registers hold the
+// words of a stage before it is multiplied, so that it is filled again sooner. `beside`: the launch
 // before takes the same x, so that x is there already; this one must not end before it.
 //
 // RESULT: STORED, the product goes to `y`. ADDED, it is added to `residual` in place, and what the next
@@ -59,7 +60,8 @@ struct SkinnyArguments {
 // products: they get `squares`, one for each row tile of the product before. GATED, 8 rows of a gate
 // and 8 of what it gates take turns: rows [T, N / 2] of their products go to `y`, unless it is null, and as
 // B fragments to where products will read them.
-template <int F, int XR, int W, int KC, int KL, int ST, int S, int MB, int XM, int RESULT, int AHEAD>
+template <int F, int XR, int W, int KC, int KL, int ST, int S, int MB, int XM, int RESULT, int AHEAD,
+          bool HELD>
 struct SkinnyProduct : SkinnyArguments {
   NINFER_DEVICE explicit SkinnyProduct(const SkinnyArguments& arguments)
       : SkinnyArguments(arguments) {}
@@ -121,7 +123,21 @@ struct SkinnyProduct : SkinnyArguments {
     };
     __syncwarp();
 
+    // Sums of a row tile lie as [column][row] for each warp; a thread finishes the same element of
+    // every tile, by turns with the thread half a block away.
+    constexpr int COLUMNS = XR, ELEMENTS = 16 * COLUMNS, SUM_BYTES = ELEMENTS * 4;
+    const int my_element = threadIdx.x % ELEMENTS, my_row = my_element & 15;
+    const int my_column = my_element >> 4;
+    u16 first_weight = 0;  // of the norm, for the first tile: a constant, but far away
+    if (RESULT == ADDED && my.number(0) * 16 + my_row < rows)
+      first_weight = norm_weight[my.number(0) * 16 + my_row];
+
     if (!beside) wait_for_previous_kernels();
+    // All that the kernels before have made is asked for before any of it is waited for, where registers
+    // are not scarce.
+    float my_factor = 1.f;
+    const bool scales_column = F != BF16 && !squares && my_column < columns;
+    if (!SPLIT && scales_column) my_factor = column_scale[my_column];
     // Warp c adds the squares of column c.
     const bool adds_squares = squares && warp < columns;
     float square_parts[MOST_SQUARES / 32];
@@ -172,22 +188,16 @@ struct SkinnyProduct : SkinnyArguments {
         store_shared_float(norm_at + warp * 4, norm_scale * rsqrtf(sum * inverse_size + eps));
     }
 
-    // Sums of a row tile lie as [column][row] for each warp; a thread finishes the same element of
-    // every tile, by turns with the thread half a block away.
-    constexpr int COLUMNS = XR, ELEMENTS = 16 * COLUMNS, SUM_BYTES = ELEMENTS * 4;
-    const int my_element = threadIdx.x % ELEMENTS, my_row = my_element & 15;
-    const int my_column = my_element >> 4;
-    float my_factor = record_factor<F>();
-    if (F != BF16 && !squares && my_column < columns) my_factor *= column_scale[my_column];
+    if (SPLIT && scales_column) my_factor = column_scale[my_column];
+    my_factor *= record_factor<F>();
 
     const ActivationRows products = {half, half_factor, words, words_factor, XR};
     if (RESULT == GATED && block == 0 && threadIdx.x < columns)
       products.store_factors(threadIdx.x, FIXED_FACTOR);
 
     float acc[4];
-    const auto use = [&](u32 record, int i) {
+    const auto multiply_words = [&](const LaneRecord<F>& r, int i) {
       u32 b[8];
-      const LaneRecord<F> r = load_record<F>(record, lane);
       if constexpr (XM > 0) {
         multiply_record<F>(acc, r, x_registers[i]);
       } else if constexpr (XM == X_IN_SHARED) {
@@ -200,31 +210,35 @@ struct SkinnyProduct : SkinnyArguments {
         multiply_record<F>(acc, r, b);
       }
     };
+    const auto use = [&](u32 record, int i) { multiply_words(load_record<F>(record, lane), i); };
     const auto next_stage = [&]() {
       const int stage = ring.release();
-      if (ring.fills()) fill(stage);
+      // With bulk copies nothing counts the fills: after the last one no lane parts from the others.
+      if (ring.fills() && (!NINFER_HAS_BULK_COPY || walk.tiles > 0)) fill(stage);
     };
 
     // What belongs to a row, read before it is needed where registers are not scarce.
     constexpr bool EARLY = !SPLIT && MB == 1, ROW_SCALES = F == NVFP4 || F == FP8;
     struct Row {
-      float scale, sum, weight;  // the last two: of what a product is added to
+      float scale;
+      u16 sum, weight;  // of what a product is added to, as they came: so nothing waits for them yet
     };
     const auto load_row = [&](int tile) {
       const int row = tile * 16 + my_row;
-      Row r = {1.f, 0.f, 0.f};
+      Row r = {1.f, 0, 0};
       if (my_column >= columns || row >= rows) return r;
       if (ROW_SCALES) r.scale = row_scale[row];
       if (RESULT == ADDED) {
-        r.sum = bf16_to_float(residual[(u64)my_column * rows + row]);
-        r.weight = bf16_to_float(norm_weight[row]) + norm_offset;
+        r.sum = residual[(u64)my_column * rows + row];
+        r.weight = tile < my.teams ? first_weight : norm_weight[row];
       }
       return r;
     };
     const auto store_residual = [&](int tile, float v, const Row& before) {
       const int row = tile * 16 + my_row;
-      const u16 bits = float_to_bf16(before.sum + v);
-      const float sum = bf16_to_float(bits), weighted = sum * before.weight;
+      const u16 bits = float_to_bf16(bf16_to_float(before.sum) + v);
+      const float sum = bf16_to_float(bits);
+      const float weighted = sum * (bf16_to_float(before.weight) + norm_offset);
       residual[(u64)my_column * rows + row] = bits;
       const u32 at = products.place_of(my_column, row);
       ((u16*)half)[at] = float_to_f16(weighted * (1.f / DEFERRED_NORM_SCALE));
@@ -292,11 +306,26 @@ struct SkinnyProduct : SkinnyArguments {
     const auto multiply = [&]() {
       acc[0] = acc[1] = acc[2] = acc[3] = 0.f;
       const auto has = [&](int i) { return EVEN || i < XM - 1 || i < count; };
+      static_assert(!HELD || XM > 0 || EVEN, "constant numbers of records");
+      const auto hold = [&](u32 stage, int first, int filled) {
+        LaneRecord<F> held[KC];
+#pragma unroll
+        for (int i = 0; i < KC; i++)
+          if (i < filled && has(first + i)) held[i] = load_record<F>(stage + i * BYTES, lane);
+        next_stage();
+#pragma unroll
+        for (int i = 0; i < KC; i++)
+          if (i < filled && has(first + i)) multiply_words(held[i], first + i);
+      };
       if constexpr (XM > 0) {
 #pragma unroll
         for (int c = 0; c < XM; c += KC) {
           if (!has(c)) continue;
           const u32 stage = ring.wait();
+          if constexpr (HELD) {
+            hold(stage, c, min_int(KC, XM - c));
+            continue;
+          }
 #pragma unroll
           for (int i = 0; i < KC; i++)
             if (c + i < XM && has(c + i)) use(stage + i * BYTES, c + i);
@@ -307,6 +336,13 @@ struct SkinnyProduct : SkinnyArguments {
         for (int c = 0; c < count; c += KC) {
           const u32 stage = ring.wait();
           const int filled = min_int(KC, count - c);
+          if constexpr (HELD) {
+            if (filled == KC)
+              hold(stage, c, KC);
+            else
+              hold(stage, c, KL);
+            continue;
+          }
           if (EVEN && filled == KC) {
 #pragma unroll
             for (int i = 0; i < KC; i++) use(stage + i * BYTES, c + i);
