@@ -15,6 +15,8 @@ from ninfer_runtime.cuda.memory import ALIGNMENT
 from ninfer_runtime.cuda.target import Target
 from ninfer_runtime.device.base import Memory
 from ninfer_runtime.device.cuda import CudaDevice
+from ninfer_runtime.device.dtypes import DType
+from ninfer_runtime.device.tensor import Tensor
 
 
 class DryArray(np.ndarray):
@@ -50,11 +52,12 @@ class DryGpu(CudaDevice):
     def pinned(self, num_words: int) -> np.ndarray:
         return np.zeros(num_words, np.int32)
 
+    def shared(self, num_words: int) -> tuple[np.ndarray, Tensor]:
+        host = np.zeros(num_words, np.int32)
+        return host, Tensor(host.view(DryArray), DType.INT32, self)
+
     def copy_in(self, host: np.ndarray, tensor: Any) -> None:
         np.copyto(tensor.array, host)
-
-    def copy_out(self, tensor: Any, host: np.ndarray) -> None:
-        np.copyto(host, tensor.array)
 
     def clear(self, tensor: Any) -> None:
         tensor.array[...] = 0

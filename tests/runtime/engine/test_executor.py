@@ -96,6 +96,15 @@ def test_penalties_forget_the_sequence_before():
         executor.end(lane)
 
 
+def test_seeds_can_be_read_as_words_of_64_bits():
+    executor = executor_of(lanes=8)
+    for buffers in (executor._prefill, *executor._decode.values()):
+        block, seed = (
+            each.array.ctypes.data for each in (buffers._block, buffers.sampling_rows.seed)
+        )
+        assert (seed - block) % 8 == 0
+
+
 def test_pages_are_those_that_a_sequence_needs():
     executor = executor_of(lanes=2, max_context=640)
     first = executor.begin(65, GREEDY)
@@ -169,6 +178,9 @@ def test_only_rows_of_the_last_step_are_chosen_from():
         ):
             executor.choose(other)
     token = int(executor.choose(last).wait()[0])
+    with pytest.raises(OpArgumentError, match="'hidden'"):
+        executor.choose(last)
+    last = executor.prefill(second, np.array([token]))
     executor.decode([second], [token])
     with pytest.raises(OpArgumentError, match="'hidden'"):
         executor.choose(last)

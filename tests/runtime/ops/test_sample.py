@@ -32,7 +32,10 @@ class Setting:
         self.purpose = rng.integers(0, 6, R).astype(np.int32)
         self.counts_row = rng.integers(-1, 3, R).astype(np.int32)
         self.mask_row = rng.integers(-1, 2, R).astype(np.int32)
+        self.returned_place = rng.permutation(2 * R)[:R].astype(np.int32)
+        self.returned_place[rng.random(R) < 0.3] = -1
         self.counts = rng.poisson(0.5, (3, V)).astype(np.int32)
+        self.returned = np.full(2 * R, -8, np.int32)
         self.allowed = rng.random((2, V)) < 0.1
         self.allowed[:, 0] = True
 
@@ -49,7 +52,12 @@ class Setting:
         logits = tensor(self.logits, DType.FP32, strided=True)
         found = sample(logits, rows, public_tokens=public_tokens, out=out)
         assert found is out
-        return device.to_host(out)
+        tokens = device.to_host(out)
+        expected = np.full_like(self.returned, -8)
+        is_returned = self.returned_place >= 0
+        expected[self.returned_place[is_returned]] = tokens[is_returned]
+        np.testing.assert_array_equal(device.to_host(rows.returned), expected)
+        return tokens
 
     def borders(self, r, public_tokens):
         """The tokens that may come, best first, and the share of mass at which each of them ends."""

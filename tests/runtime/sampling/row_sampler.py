@@ -41,8 +41,10 @@ class RowSampler:
             purpose=one(purpose, np.int32),
             counts_row=one(0, np.int32),
             mask_row=one(-1, np.int32),
+            returned_place=one(-1, np.int32),
             counts=device.from_host(self.counts),
             masks=device.zeros((1, -(-logits.size // MASK_BITS)), DType.INT32),
+            returned=device.zeros((1,), DType.INT32),
         )
         row = device.from_host(np.asarray(logits, np.float32)[None])
         (token,) = device.to_host(sample(row, rows, public_tokens=self.public_tokens)).tolist()

@@ -166,8 +166,10 @@ def _sample(R: int, temperature: float, penalty: float, maker: Maker) -> Callabl
         purpose=maker.integers([1] * R),
         counts_row=maker.integers(range(R)),
         mask_row=maker.integers([-1] * R),
+        returned_place=maker.integers([-1] * R),
         counts=maker.device.zeros((R, VOCABULARY), DType.INT32),
         masks=maker.device.zeros((1, -(-VOCABULARY // MASK_BITS)), DType.INT32),
+        returned=maker.device.zeros((R,), DType.INT32),
     )
     logits = maker.normal(R, VOCABULARY, dtype=DType.FP32)
     out = maker.device.empty((R,), DType.INT32)

@@ -40,14 +40,18 @@ class StepProfile:
 def profile_decode(executor: Executor, test: Test) -> StepProfile:
     """One step of a test that decodes, at its depth."""
     device = _gpu(executor)
+    chunk, depth = executor.options.prefill_chunk, max(1, test.depth)
+    rng = np.random.default_rng(20)
     lanes = []
     for _ in range(test.sequences):
-        lane = executor.begin(max(1, test.depth) + 1, SAMPLING)
-        for begin in range(0, max(1, test.depth), executor.options.prefill_chunk):
-            end = min(begin + executor.options.prefill_chunk, max(1, test.depth))
-            executor.prefill(lane, np.arange(begin, end) % executor.options.public_tokens)
+        lane = executor.begin(depth + 1, SAMPLING)
+        # Each sequence has tokens of its own: alike, they would all choose the same experts.
+        for begin in range(0, depth, chunk):
+            count = min(chunk, depth - begin)
+            executor.prefill(lane, rng.integers(0, executor.options.public_tokens, count))
         lanes.append(lane)
-    work = executor.repeatable_step(lanes)
+    last = rng.integers(0, executor.options.public_tokens, test.sequences)
+    work = executor.repeatable_step(lanes, last.tolist())
     found = StepProfile(_time_us(device, executor.recorded_step(lanes)), profile(device, work))
     for lane in lanes:
         executor.end(lane)

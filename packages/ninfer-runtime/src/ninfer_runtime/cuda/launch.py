@@ -21,8 +21,19 @@ LONG = ctypes.c_longlong
 FLOAT = ctypes.c_float
 DOUBLE = ctypes.c_double
 WORD = ctypes.c_ulonglong
+WORDS = ctypes.c_uint * 960
+"""So many that all parameters of a launch stay below the 4,096 bytes that every driver takes; the
+value is bytes, filled up with zeros."""
 
-_CODES = {POINTER: "P", INT: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", WORD: "Q"}
+_CODES = {
+    POINTER: "P",
+    INT: "i",
+    LONG: "q",
+    FLOAT: "f",
+    DOUBLE: "d",
+    WORD: "Q",
+    WORDS: f"{ctypes.sizeof(WORDS)}s",
+}
 """How `struct` names the types of parameters."""
 
 Argument = tuple[Any, Any]

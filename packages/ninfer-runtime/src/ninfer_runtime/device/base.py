@@ -105,17 +105,18 @@ class Device(Protocol):
         """Host memory for int32 words [num_words] that the device reads and writes by itself."""
         ...
 
-    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
-        """Give the device a copy of contiguous host memory into a contiguous tensor to do.
+    def shared(self, num_words: int) -> tuple[np.ndarray, Tensor]:
+        """Host memory for int32 words [num_words], zeros, and the same as a tensor for kernels.
 
-        `host` may be changed when a later `mark` has been passed.
+        What the host writes is seen by work that is given to the device afterwards; what kernels write
+        is seen when a later `mark` has been passed.
         """
         ...
 
-    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
-        """Give the device a copy of a contiguous tensor into contiguous host memory to do.
+    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
+        """Give the device few words of contiguous host memory for a contiguous tensor.
 
-        `host` may be read when a later `mark` has been passed.
+        `host` may be changed at once.
         """
         ...
 

@@ -77,13 +77,14 @@ class CpuDevice:
         """Host memory for int32 words."""
         return np.zeros(num_words, np.int32)
 
+    def shared(self, num_words: int) -> tuple[np.ndarray, Tensor]:
+        """Host memory for int32 words, and the same as a tensor."""
+        host = self.pinned(num_words)
+        return host, self.from_host(host)
+
     def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
         """Copy host memory into a tensor."""
         np.copyto(tensor.array, host)
-
-    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
-        """Copy a tensor into host memory."""
-        np.copyto(host, tensor.array)
 
     def clear(self, tensor: Tensor) -> None:
         """Fill a tensor with zeros."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ninfer_runtime import environment
+from ninfer_runtime.cuda import words
 from ninfer_runtime.cuda.compilation import compile_kernels
 from ninfer_runtime.cuda.driver import check, driver
 from ninfer_runtime.cuda.graph import Graph
@@ -120,17 +121,20 @@ class CudaDevice:
             memory = self.xp.cuda.alloc_pinned_memory(num_words * 4)
         return np.frombuffer(memory, np.int32, num_words)
 
-    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
-        """Queue a copy of contiguous host memory; wait before `host` is changed."""
-        source, target = host.ctypes.data, tensor.array.data.ptr
-        code = driver().cuMemcpyHtoDAsync(target, source, host.nbytes, self.stream.handle)
-        check(code, "a copy to the device")
+    def shared(self, num_words: int) -> tuple[np.ndarray, Tensor]:
+        """Host memory for int32 words, zeros, and the same as a tensor for kernels."""
+        host = self.pinned(num_words)
+        host[:] = 0
+        cuda = self.xp.cuda
+        # Memory that is pinned for the device has one address on both sides.
+        memory = cuda.UnownedMemory(host.ctypes.data, host.nbytes, host, self.index)
+        array = self.xp.ndarray((num_words,), np.int32, cuda.MemoryPointer(memory, 0))
+        return host, Tensor(array, DType.INT32, self)
 
-    def copy_out(self, tensor: Tensor, host: np.ndarray) -> None:
-        """Queue a copy to contiguous host memory; wait before `host` is read."""
-        source, target = tensor.array.data.ptr, host.ctypes.data
-        code = driver().cuMemcpyDtoHAsync(target, source, host.nbytes, self.stream.handle)
-        check(code, "a copy from the device")
+    def copy_in(self, host: np.ndarray, tensor: Tensor) -> None:
+        """Queue few words of contiguous host memory, which may be changed at once."""
+        for arguments in words.launches(host, tensor.array.data.ptr):
+            self.launch(words.KERNEL, words.GEOMETRY, arguments)
 
     def clear(self, tensor: Tensor) -> None:
         """Queue a fill of a contiguous tensor with zeros."""

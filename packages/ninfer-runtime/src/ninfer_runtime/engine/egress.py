@@ -1,40 +1,46 @@
-"""What the device gives back of steps, without anybody waiting for it."""
+"""What the device leaves of its steps in the host's memory, without anybody waiting for it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ninfer_runtime.device.base import Device, Mark
-from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.errors import OpArgumentError
 
 
 class Egress:
-    """Host memory for the results of the last steps.
+    """Host memory for the tokens that the last steps have chosen.
 
     Args:
         device: Where steps are executed.
-        num_words: Most words of a step.
+        num_lanes: Most tokens of a step.
+
+    Attributes:
+        tokens: [N], int32: the memory as the device sees it.
     """
 
     KEPT = 32
-    """Steps of which the results are there at the same time."""
+    """Steps of which the tokens are there at the same time."""
 
-    def __init__(self, device: Device, num_words: int) -> None:
-        self._device = device
-        self._block = device.pinned(self.KEPT * num_words).reshape(self.KEPT, num_words)
-        self.fetched = 0
+    def __init__(self, device: Device, num_lanes: int) -> None:
+        host, self.tokens = device.shared(self.KEPT * num_lanes)
+        self._host = host.reshape(self.KEPT, num_lanes)
+        self.expected = 0
 
-    def fetch(self, words: Tensor) -> Returned:
-        """Queue a copy of int32 words to the host."""
-        host = self._block[self.fetched % self.KEPT, : words.shape[0]]
-        self._device.copy_out(words, host)
-        self.fetched += 1
-        return Returned(self, self.fetched, host, self._device.mark())
+    @property
+    def place(self) -> int:
+        """Element that the first token goes to of the step that is expected next."""
+        return self.expected % self.KEPT * self._host.shape[1]
+
+    def expect(self, num_tokens: int, mark: Mark) -> Returned:
+        """The tokens of a step, which are at `place` when a mark has been passed."""
+        host = self._host[self.expected % self.KEPT, :num_tokens]
+        self.expected += 1
+        return Returned(self, self.expected, host, mark)
 
 
 class Returned:
-    """Words that are on their way to the host."""
+    """Tokens that the host will have."""
 
     def __init__(self, egress: Egress, number: int, host: np.ndarray, mark: Mark) -> None:
         self._egress = egress
@@ -43,12 +49,12 @@ class Returned:
         self._mark = mark
 
     def wait(self) -> np.ndarray:
-        """The words, once they are there.
+        """The tokens, once they are there.
 
         Raises:
             OpArgumentError: So many steps have been made since that they were overwritten.
         """
-        age = self._egress.fetched - self._number
+        age = self._egress.expected - self._number
         if age >= self._egress.KEPT:
             expected = f"read before {self._egress.KEPT} more steps"
             raise OpArgumentError("executor", "choice", expected=expected, found=age)

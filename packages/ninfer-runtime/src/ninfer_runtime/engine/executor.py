@@ -104,6 +104,7 @@ class Executor:
             *(partial(self._decode_work, B) for B in self._decode),
             *(partial(self._prefill_work, T) for T in sorted(chunks)),
             lambda: self._choose_work(self._prefill_work(1)),
+            lambda: self._send_nothing(self._prefill),
         ]
 
     def record(self) -> None:
@@ -116,7 +117,7 @@ class Executor:
         capture = self.device.capture if self.options.use_graphs else Repetition
         self._lanes.fields.set_step(0, Purpose.DECODE)
         for B, buffers in self._decode.items():
-            buffers.send(self._lanes.fields, np.arange(B), np.zeros((B, 1), np.int32))
+            self._send_nothing(buffers)
             self._recordings[B] = capture(partial(self._decode_work, B))
 
     # --- sequences -------------------------------------------------------------------------
@@ -173,7 +174,7 @@ class Executor:
         return self._prefilled
 
     def choose(self, hidden: Tensor) -> Choice:
-        """Choose the token after the last row of what `prefill` has just returned.
+        """Choose the token after the last row of what `prefill` has just returned, once.
 
         Raises:
             OpArgumentError: Other rows than those, or another step has been executed since: the
@@ -182,9 +183,10 @@ class Executor:
         if hidden is not self._prefilled:
             expected = "what prefill returned in the last step"
             raise OpArgumentError(OP, "hidden", expected=expected, found=hidden)
+        self._prefilled = None
         logits = self._choose_work(hidden)
         self._sampled_lanes = self._last_lanes
-        return self._fetch(logits, 1)
+        return self._choice(logits, 1)
 
     def decode(self, lanes: Sequence[Lane], token_ids: Sequence[int] | None = None) -> Choice:
         """Execute one token each of several sequences and choose the ones after them.
@@ -213,14 +215,16 @@ class Executor:
         self._send(self._decode[len(lanes)], lanes, ids[:, None], Purpose.DECODE)
         recording.replay()
         self._sampled_lanes = self._last_lanes
-        return self._fetch(recording.result, len(lanes))
+        return self._choice(recording.result, len(lanes))
 
-    def repeatable_step(self, lanes: Sequence[Lane]) -> Callable[[], object]:
+    def repeatable_step(
+        self, lanes: Sequence[Lane], token_ids: Sequence[int]
+    ) -> Callable[[], object]:
         """One step of `decode` as work to be timed again and again.
 
         It is always at the same place, so that the sequences are good for nothing afterwards.
         """
-        ids = np.zeros((len(lanes), 1), np.int32)
+        ids = np.array(token_ids, np.int32)[:, None]
         self._send(self._decode[len(lanes)], lanes, ids, Purpose.DECODE)
         return partial(self._decode_work, len(lanes))
 
@@ -251,6 +255,7 @@ class Executor:
             tables=self._lanes.tables,
             counts=self._lanes.counts,
             masks=self._masks,
+            returned=self._egress.tokens,
         )
 
     def _fed_back(self, lanes: Sequence[Lane]) -> np.ndarray:
@@ -276,9 +281,15 @@ class Executor:
         fields = self._lanes.fields
         fields.set_step(columns, purpose)
         self._prefilled = None
-        buffers.send(fields, indices, token_ids)
+        buffers.send(fields, indices, token_ids, self._egress.place)
         self._last_lanes = tuple(lanes)
         self._lanes.advance(self._last_lanes, indices, columns)
+
+    def _send_nothing(self, buffers: StepBuffers) -> None:
+        """A step of the first lanes; its tokens are meaningless."""
+        B = buffers.B
+        ids = np.zeros((B, 1), np.int32)
+        buffers.send(self._lanes.fields, np.arange(B), ids, self._egress.place)
 
     def _prefill_work(self, T: int) -> Tensor:
         return self.model.forward(self._prefill.step(T), self.state)
@@ -304,5 +315,5 @@ class Executor:
             out=self._sampled[: buffers.B],
         )
 
-    def _fetch(self, logits: Tensor, B: int) -> Choice:
-        return Choice(logits, self._egress.fetch(self._sampled[:B]))
+    def _choice(self, logits: Tensor, B: int) -> Choice:
+        return Choice(logits, self._egress.expect(B, self.device.mark()))

@@ -1,4 +1,4 @@
-"""What changes from step to step: one block of words, filled on the host and copied at once.
+"""What changes from step to step: one block of words, filled on the host and sent at once.
 
 The fields of a step lie in the block at offsets that depend on its shape only, so that a captured
 graph reads each at the address it was recorded with.
@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ninfer_runtime.device.base import Device, Mark
+from ninfer_runtime.device.base import Device
 from ninfer_runtime.device.dtypes import DType
 from ninfer_runtime.device.tensor import Tensor
 from ninfer_runtime.models.step import Step
@@ -21,16 +21,13 @@ from ninfer_runtime.sampling.params import Sampling
 from ninfer_runtime.sampling.random import Purpose
 
 _STEP_FIELDS = ("table_row", "before", "columns", "source", "destination", "replayed")
-_INTEGER_FIELDS = ("top_k", "position", "purpose", "counts_row", "mask_row")
+_INTEGER_FIELDS = ("top_k", "position", "purpose", "counts_row", "mask_row", "returned_place")
 _FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
 _ROWS = {name: row for row, name in enumerate((*_STEP_FIELDS, *_INTEGER_FIELDS, *_FLOAT_FIELDS))}
 _SEED_WORDS = 2
 
 NONE = -1
 """No row of counts, or of masks."""
-
-COPIES = 4
-"""Blocks on the host: so many steps may be on their way before the first of them is waited for."""
 
 
 class LaneFields:
@@ -89,43 +86,51 @@ class StepBuffers:
         tables: [L, W], int32: page numbers of L lanes.
         counts: [L, V], int32: generated tokens of the lanes, for penalties.
         masks: [M, ⌈V/32⌉], int32: allowed tokens.
+        returned: [N], int32: where chosen tokens are returned to the host.
     """
 
     def __init__(
-        self, device: Device, B: int, columns: int, *, tables: Tensor, counts: Tensor, masks: Tensor
+        self,
+        device: Device,
+        B: int,
+        columns: int,
+        *,
+        tables: Tensor,
+        counts: Tensor,
+        masks: Tensor,
+        returned: Tensor,
     ) -> None:
         self.B = B
         self._device = device
         self._tables, self._counts, self._masks = tables, counts, masks
+        self._returned = returned
         *_, num_words = _borders(B, columns)
         self._block = device.empty((num_words,), DType.INT32)
-        self._hosts = [device.pinned(num_words) for _ in range(COPIES)]
-        self._marks: list[Mark | None] = [None] * COPIES
-        self._turn = 0
+        self._host = np.empty(num_words, np.int32)
         self._last_step: tuple[int, Step] | None = None
 
-    def send(self, fields: LaneFields, lanes: np.ndarray, token_ids: np.ndarray) -> None:
-        """Queue the copy of a step to the device; waits while all host blocks are on their way.
+    def send(
+        self, fields: LaneFields, lanes: np.ndarray, token_ids: np.ndarray, returned_place: int
+    ) -> None:
+        """Queue a step's words for the device.
 
         Args:
             fields: Of all lanes, set for this step.
             lanes: Numbers of the lanes [B].
             token_ids: Their new tokens [B, C], of text.
+            returned_place: Element of `returned` for the first of the tokens that are chosen.
         """
-        mark = self._marks[self._turn]
-        if mark is not None:
-            mark.wait()
         B, C = token_ids.shape
-        seeds, ids, positions, end = _borders(B, C)
-        words = self._hosts[self._turn][:end]
-        words[:seeds].reshape(-1, B)[...] = fields.words[:, lanes]
-        words[seeds:ids].reshape(B, _SEED_WORDS)[...] = fields.seeds[lanes]
+        fields_begin, ids, positions, end = _borders(B, C)
+        words = self._host[:end]
+        words[:fields_begin].reshape(B, _SEED_WORDS)[...] = fields.seeds[lanes]
+        rows = words[fields_begin:ids].reshape(-1, B)
+        rows[...] = fields.words[:, lanes]
+        rows[_ROWS["returned_place"]] = np.arange(returned_place, returned_place + B)
         words[ids:positions].reshape(B, C)[...] = token_ids
         new = fields.before(lanes)[:, None] + np.arange(C, dtype=np.int32)
         words[positions:].reshape(3, B, C)[...] = new
         self._device.copy_in(words, self._block[:end])
-        self._marks[self._turn] = self._device.mark()
-        self._turn = (self._turn + 1) % COPIES
 
     def step(self, C: int) -> Step:
         """The step of C columns as a model takes it: views of what is sent."""
@@ -141,12 +146,12 @@ class StepBuffers:
     @cached_property
     def sampling_rows(self) -> SamplingRows:
         """How the token after the last column of each sequence is chosen: views of what is sent."""
-        begin, end, *_ = _borders(self.B, 0)
         return SamplingRows(
             **{name: self._field(name) for name in (*_INTEGER_FIELDS, *_FLOAT_FIELDS)},
-            seed=self._block[begin:end].reshape(self.B, _SEED_WORDS),
+            seed=self._block[: _SEED_WORDS * self.B].reshape(self.B, _SEED_WORDS),
             counts=self._counts,
             masks=self._masks,
+            returned=self._returned,
         )
 
     def _views(self, C: int) -> Step:
@@ -171,7 +176,7 @@ class StepBuffers:
         )
 
     def _field(self, name: str) -> Tensor:
-        begin = _ROWS[name] * self.B
+        begin = (_SEED_WORDS + _ROWS[name]) * self.B
         words = self._block[begin : begin + self.B]
         if name in _FLOAT_FIELDS:
             return Tensor(words.array.view(np.float32), DType.FP32, self._device)
@@ -179,8 +184,11 @@ class StepBuffers:
 
 
 def _borders(B: int, C: int) -> tuple[int, int, int, int]:
-    """Where in a block the seeds begin, the token ids, their positions, and where it ends."""
-    seeds = len(_ROWS) * B
-    ids = seeds + _SEED_WORDS * B
+    """Where in a block the fields begin, the token ids, their positions, and where it ends.
+
+    The seeds are first: they are read as words of 64 bits.
+    """
+    fields = _SEED_WORDS * B
+    ids = fields + len(_ROWS) * B
     positions = ids + B * C
-    return seeds, ids, positions, positions + 3 * B * C
+    return fields, ids, positions, positions + 3 * B * C

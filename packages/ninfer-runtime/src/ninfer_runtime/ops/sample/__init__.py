@@ -33,8 +33,10 @@ class SamplingRows:
         purpose: [R], int32: a `Purpose`.
         counts_row: [R], int32: row of `counts` for the penalties, -1 for none.
         mask_row: [R], int32: row of `masks`, -1 for none.
+        returned_place: [R], int32: element of `returned` that gets the token too, -1 for none.
         counts: [L, V], int32: how often each token was generated.
         masks: [M, ⌈V/32⌉], int32: bit ``t % 32`` of word ``t // 32`` allows token t.
+        returned: [N], int32: memory that the host reads; changed in place.
     """
 
     temperature: Tensor
@@ -48,8 +50,10 @@ class SamplingRows:
     purpose: Tensor
     counts_row: Tensor
     mask_row: Tensor
+    returned_place: Tensor
     counts: Tensor
     masks: Tensor
+    returned: Tensor
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -59,7 +63,7 @@ class SamplingRows:
     def check(self, op: str, R: int, V: int) -> None:
         """Refuse tensors of other shapes or dtypes than above."""
         floats = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
-        integers = ("top_k", "position", "purpose", "counts_row", "mask_row")
+        integers = ("top_k", "position", "purpose", "counts_row", "mask_row", "returned_place")
         for names, dtype in ((floats, DType.FP32), (integers, DType.INT32)):
             for name in names:
                 check_shape(op, name, getattr(self, name), (R,))
@@ -67,7 +71,8 @@ class SamplingRows:
         check_shape(op, "seed", self.seed, (R, 2))
         check_shape(op, "counts", self.counts, (self.counts.shape[0], V))
         check_shape(op, "masks", self.masks, (self.masks.shape[0], -(-V // MASK_BITS)))
-        for name in ("seed", "counts", "masks"):
+        check_rank(op, "returned", self.returned, "N")
+        for name in ("seed", "counts", "masks", "returned"):
             check_dtype(op, name, getattr(self, name), (DType.INT32,))
 
 

@@ -47,6 +47,7 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
     penalties = (rows.presence_penalty, rows.frequency_penalty)
     random = (rows.seed, rows.position, rows.purpose)
     state = (rows.counts_row, rows.mask_row, rows.counts, rows.masks)
+    results = (out, rows.returned_place, rows.returned)
     sizes = integers(V, rows.masks.shape[1], public_tokens, tiles)
     with device.workspace.frame():
         best = (device.workspace.take(R * tiles * RANK_BYTES), POINTER)
@@ -61,7 +62,8 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
             [
                 *matrix,
                 *map(pointer, (*cuts, *penalties, *random, *state)),
-                *(best, pointer(out)),
+                best,
+                *map(pointer, results),
                 *sizes,
             ],
         )

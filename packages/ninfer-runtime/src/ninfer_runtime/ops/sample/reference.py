@@ -12,7 +12,7 @@ from ninfer_runtime.sampling.random import Purpose, uniform
 
 def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
     """See the contract in the package; `tensors` are those of `SamplingRows`, then the output."""
-    *settings, counts, masks, out = (tensor.array for tensor in tensors)
+    *settings, places, counts, masks, returned, out = (tensor.array for tensor in tensors)
     for r in range(logits.shape[0]):
         values = logits.array[r, :public_tokens]
         *numbers, seed, position, purpose, counts_row, mask_row = (each[r] for each in settings)
@@ -33,6 +33,8 @@ def sample(logits: Tensor, *tensors: Tensor, public_tokens: int) -> None:
             u = uniform(high << 32 | low, int(position), Purpose(int(purpose)))
             place = distribution.draw(u)
         out[r] = place if allowed is None else allowed[place]
+    is_returned = places >= 0
+    returned[places[is_returned]] = out[is_returned]
 
 
 def _allowed(words: np.ndarray, public_tokens: int) -> np.ndarray:

@@ -213,7 +213,8 @@ __global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
     const float* top_ps, const float* min_ps, const float* presences, const float* frequencies,
     const u64* seeds, const int* positions, const int* purposes, const int* counts_rows,
     const int* mask_rows, const int* counts, const u32* masks, const u64* best_of_tiles, int* out,
-    u32 vocabulary, u32 words, u32 public_tokens, u32 tiles) {
+    const int* returned_places, int* returned, u32 vocabulary, u32 words, u32 public_tokens,
+    u32 tiles) {
   constexpr int EACH = CANDIDATES * TILE / ROW_THREADS;
   __shared__ Shared shared;
   __shared__ u64 best_tile[CANDIDATES], rank[CANDIDATES];
@@ -227,7 +228,7 @@ __global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
   const float temperature = temperatures[r], min_p = min_ps[r], top_p = top_ps[r];
   const u64 seed = seeds[r];
   const u32 position = positions[r], purpose = purposes[r];
-  const int wanted = candidates_of(top_ks[r]);
+  const int wanted = candidates_of(top_ks[r]), returned_place = returned_places[r];
   const Penalties penalties(presences[r], frequencies[r], counts, counts_rows[r], masks,
                             mask_rows[r], vocabulary, words, public_tokens);
   const u64 of_warp = warp_largest(own);
@@ -238,9 +239,13 @@ __global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
   if (lane == 0 && above == wanted - 1 && of_warp) shared.least = of_warp;
   __syncthreads();
   const u64 first = shared.first;
+  const auto give = [=](int token) {
+    out[r] = token;
+    if (returned_place >= 0) returned[returned_place] = token;
+  };
   const bool none = first == 0 || key_of_rank(first) == BROKEN;
   if (none || temperature <= 0.f) {
-    if (thread == 0) out[r] = none ? -1 : (int)token_of(first);
+    if (thread == 0) give(none ? -1 : (int)token_of(first));
     return;
   }
 
@@ -272,7 +277,7 @@ __global__ __launch_bounds__(ROW_THREADS, 1) void sample_rows_kernel(
     weight = (float)exp((double)exponent);
   }
   const int index = drawn(weight, count, min_p, top_p, uniform(seed, position, purpose));
-  if (thread == 0) out[r] = token_of(rank[index]);
+  if (thread == 0) give((int)token_of(rank[index]));
 }
 
 }  // namespace ninfer
