@@ -35,6 +35,12 @@ test *args:
 test-gpu *args:
     uv run --no-sync pytest -m gpu --require-gpu {{ args }}
 
+# Backtraces of Python would keep arrays alive whose memory a recorded step uses again.
+# A few cases of each test of an op under compute-sanitizer: memcheck, racecheck, initcheck or synccheck.
+sanitize-gpu tool="memcheck" *args:
+    uv run --no-sync compute-sanitizer --tool {{ tool }} --target-processes all --error-exitcode 1 \
+        --show-backtrace device pytest -m gpu --require-gpu --cases 3 --timeout 3600 tests/runtime/ops {{ args }}
+
 # Compile every kernel for every architecture; needs no GPU.
 kernels *args:
     uv run --no-sync ninfer-bench --compile-only {{ args }}

@@ -86,6 +86,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail if a test was skipped, or if there was none",
     )
+    parser.addoption(
+        "--cases", type=int, metavar="N", help="run at most N cases of each test, evenly spread"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases where a tool makes tests slow, but no test: of those that were chosen."""
+    most = config.getoption("--cases")
+    if most is None:
+        return
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = set()
+    for cases in tests.values():
+        count = min(most, len(cases))
+        kept |= {cases[i * len(cases) // count] for i in range(count)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -11,13 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ninfer_format.errors import ExitCode
 from ninfer_runtime import environment
 from ninfer_runtime.cli import bench
 from ninfer_runtime.cuda.kernel import Kernel
-from ninfer_runtime.engine.executor import Executor
+from ninfer_runtime.engine.executor import Choice, Executor
 from ninfer_runtime.errors import DeviceError
 from ninfer_runtime.ops import kernels
 
@@ -123,6 +124,17 @@ def test_a_model_is_measured(run, tmp_path):
     assert document["model"]["kv_dtype"] == "fp32"
     assert document["environment"]["revision"]
     assert document["repetitions"] == 2
+
+
+@pytest.mark.parametrize("arguments", [("-p", "4"), ("-n", "3"), ("-pg", "4,2")])
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_model_that_computes_no_numbers_has_no_speed(run, monkeypatch, arguments, step):
+    tokens = iter([5] * step + [-1] * 9)
+    monkeypatch.setattr(Choice, "wait", lambda choice: np.array([next(tokens)]))
+    result = run("--backend", "cpu", *arguments, "-r", "2", "--warmup", "0", "--no-progress")
+    assert "the model computed a logit that is not finite" in result.err
+    assert result.code == ExitCode.FAILED
+    assert result.out == ""
 
 
 def test_figures_are_compared_with_earlier_ones(run, tmp_path):

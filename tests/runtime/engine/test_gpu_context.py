@@ -1,4 +1,4 @@
-"""The longest context of a real geometry, in the last of eight lanes: no number overflows."""
+"""The longest context of a real geometry: in all layers, and in the last of eight lanes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONTEXT = 262_144
 CHUNK = 8192
 
 
-@pytest.fixture(scope="module")
-def model(gpu):
+def synthetic(gpu, num_layers=None):
+    """The 27B with random weights, or only its first layers."""
     config = read_geometry("qwen3.6-27b")
-    # Three recurrent layers and one with attention; each more would only do the same again.
-    config["text_config"]["num_hidden_layers"] = 4
+    if num_layers is not None:
+        config["text_config"]["num_hidden_layers"] = num_layers
     return synthetic_model(config, "qwen3_6_27b", gpu)
 
 
@@ -49,9 +49,20 @@ def last_logits(model, lanes):
     return np.concatenate(rows)
 
 
-def test_a_full_context_gives_the_same_in_the_last_lane_as_in_the_only_one(model):
+def test_a_full_context_gives_the_same_in_the_last_lane_as_in_the_only_one(gpu):
+    # Three recurrent layers and one with attention.
+    model = synthetic(gpu, 4)
     alone = last_logits(model, 1)
     assert np.isfinite(alone).all()
     assert alone.std() > 0.1
     # The pages of the last lane begin more than 2**31 elements behind the first ones.
     np.testing.assert_array_equal(last_logits(model, MAX_LANES), alone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_layers_compute_numbers_in_a_full_context(gpu):
+    """Weights of 16 GB, and keys and values of 9 GB."""
+    logits = last_logits(synthetic(gpu), 1)
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0.1

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ninfer_runtime.bench.traffic import Traffic
-from ninfer_runtime.engine.executor import Executor
+from ninfer_runtime.engine.executor import Choice, Executor
 from ninfer_runtime.engine.lanes import Lane
+from ninfer_runtime.errors import RequestError, RequestErrorKind
 from ninfer_runtime.sampling.params import Sampling, SamplingParams
 
 SAMPLING = Sampling(SamplingParams(0.6, 0.95, 20, 0.0, 1.0, 0.0), seed=7)
@@ -72,6 +73,9 @@ def run_tests(
         corpus: Token ids that prompts are cut from, one after the other and from the start again;
             None for random ones.
         advance: Called with 1 and a name for each test that is done.
+
+    Raises:
+        RequestError: ``non_finite_logits``: the model computes NaN or infinity.
     """
     traffic = Traffic(executor)
     for test in tests:
@@ -148,12 +152,11 @@ class _Run:
         prompts = [self._tokens(test.prompt) for _ in lanes]
         self._executor.device.synchronize()
         started = time.perf_counter()
-        tokens = [
-            int(self._executor.choose(self._prefill(lane, prompt)).wait()[0])
-            for lane, prompt in zip(lanes, prompts, strict=True)
-        ]
+        tokens: list[int] = []
+        for lane, prompt in zip(lanes, prompts, strict=True):
+            tokens += self._wait(self._executor.choose(self._prefill(lane, prompt)))
         if test.generated:
-            self._decode(lanes, [max(0, token) for token in tokens], test.generated)
+            self._decode(lanes, tokens, test.generated)
         spent = time.perf_counter() - started
         self._end(lanes)
         return test.sequences * (test.prompt + test.generated) / spent
@@ -163,9 +166,20 @@ class _Run:
         behind = self._executor.decode(lanes, tokens)
         for _ in range(steps - 1):
             ahead = self._executor.decode(lanes)
-            behind.wait()
+            self._wait(behind)
             behind = ahead
-        return [max(0, token) for token in behind.wait().tolist()]
+        return self._wait(behind)
+
+    def _wait(self, choice: Choice) -> list[int]:
+        """The chosen tokens: the speed of a model that computes no numbers would mean nothing."""
+        tokens: list[int] = choice.wait().tolist()
+        if min(tokens) < 0:
+            raise RequestError(
+                RequestErrorKind.NON_FINITE_LOGITS,
+                f"{self._test.name}: the model computed a logit that is not finite",
+                hint="see whether --backend cpu does the same",
+            )
+        return tokens
 
     def _begin(self, capacity: int, tokens: int) -> Lane:
         lane = self._executor.begin(capacity, SAMPLING)
