@@ -19,22 +19,8 @@ NINFER_DEVICE float warp_max(float x) {
   return x;
 }
 
-// The sum over a block of THREADS threads in all of them; `partial` has THREADS / 32 floats of
-// shared memory that nobody else touches before the next barrier.
-template <int THREADS>
-NINFER_DEVICE float block_sum(float x, float* partial, int thread) {
-  x = warp_sum(x);
-  if constexpr (THREADS > 32) {
-    if (thread % 32 == 0) partial[thread / 32] = x;
-    __syncthreads();
-    x = 0.f;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) x += partial[i];
-  }
-  return x;
-}
-
-// The largest of a block of THREADS threads, of values that are not negative; as `block_sum`.
+// The largest of a block of THREADS threads in all of them, of values that are not negative; `partial` has
+// THREADS / 32 floats of shared memory that nobody else touches before the next barrier.
 template <int THREADS>
 NINFER_DEVICE float block_max(float x, float* partial, int thread) {
   x = warp_max(x);
@@ -48,7 +34,7 @@ NINFER_DEVICE float block_max(float x, float* partial, int thread) {
   return x;
 }
 
-// Both at once: the sum of x.x and the largest x.y.
+// Likewise the sum of x.x and the largest x.y.
 template <int THREADS>
 NINFER_DEVICE float2 block_sum_and_max(float2 x, float2* partial, int thread) {
   x = make_float2(warp_sum(x.x), warp_max(x.y));
